@@ -49,8 +49,7 @@ func kubeletClaims(changes map[string]any) map[string]any {
 
 func sign(tb testing.TB, claims map[string]any) string {
 	tb.Helper()
-	payload, err := json.Marshal(claims)
-	testkit.Must(tb, err)
+	payload := testkit.Value(json.Marshal(claims))(tb)
 	return pkitest.Token(tb, payload)
 }
 
@@ -58,8 +57,7 @@ func TestFromFile(t *testing.T) {
 	t.Parallel()
 	token := sign(t, kubeletClaims(nil))
 	for _, end := range []string{"", "\n", "\r\n"} {
-		c, err := FromFile(testkit.TempFile(t, "token", token+end), audienceInTests, now)
-		testkit.Must(t, err)
+		c := testkit.Value(FromFile(testkit.TempFile(t, "token", token+end), audienceInTests, now))(t)
 		if c.Password() != token {
 			t.Errorf("file ends with %q: password %q, want the token %q", end, c.Password(), token)
 		}
@@ -94,8 +92,7 @@ func TestAccepted(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			token := sign(t, test.claims)
-			c, err := FromFile(testkit.TempFile(t, "token", token), audienceInTests, test.now)
-			testkit.Must(t, err)
+			c := testkit.Value(FromFile(testkit.TempFile(t, "token", token), audienceInTests, test.now))(t)
 			if c.Password() != token {
 				t.Error("the password is not the token")
 			}
@@ -330,8 +327,7 @@ func TestFileIsReadAfreshAfterRotation(t *testing.T) {
 		); err != nil {
 			t.Fatal(err)
 		}
-		c, err := FromFile(path, audienceInTests, now)
-		testkit.Must(t, err)
+		c := testkit.Value(FromFile(path, audienceInTests, now))(t)
 		if c.Password() != token {
 			t.Errorf("generation %d: the password is not the token that is there now", generation)
 		}
@@ -341,8 +337,7 @@ func TestFileIsReadAfreshAfterRotation(t *testing.T) {
 func TestCredentialDoesNotPrintItsPassword(t *testing.T) {
 	t.Parallel()
 	token := sign(t, kubeletClaims(nil))
-	c, err := FromFile(testkit.TempFile(t, "token", token), audienceInTests, now)
-	testkit.Must(t, err)
+	c := testkit.Value(FromFile(testkit.TempFile(t, "token", token), audienceInTests, now))(t)
 	holder := struct {
 		public  Credential
 		pointer *Credential
@@ -351,8 +346,7 @@ func TestCredentialDoesNotPrintItsPassword(t *testing.T) {
 	for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q", "%x", "%d", "%p"} {
 		fmt.Fprintf(&out, verb+verb+verb+"\n", c, &c, holder)
 	}
-	encoded, err := json.Marshal(c)
-	testkit.Must(t, err)
+	encoded := testkit.Value(json.Marshal(c))(t)
 	out.Write(encoded)
 	slog.New(slog.NewJSONHandler(&out, nil)).Info("c", "c", c, "pointer", &c)
 	slog.New(slog.NewTextHandler(&out, nil)).Info("c", "c", c, "pointer", &c)

@@ -20,8 +20,7 @@ func entry(token string) map[string]any {
 
 func csiValues(t *testing.T, entries map[string]any) map[string]string {
 	t.Helper()
-	encoded, err := json.Marshal(entries)
-	testkit.Must(t, err)
+	encoded := testkit.Value(json.Marshal(entries))(t)
 	return map[string]string{"csi.storage.k8s.io/pod.name": "app-1", "csi.storage.k8s.io/serviceAccount.tokens": string(encoded)}
 }
 
@@ -35,8 +34,7 @@ func TestFromCSIReadsWhatTheKubeletEncodes(t *testing.T) {
 		"vault":         {Token: sign(t, kubeletClaims(map[string]any{"aud": "vault"})), ExpirationTimestamp: metav1.NewTime(now.Add(time.Hour))},
 	})
 	testkit.Must(t, err)
-	c, err := FromCSI(map[string]string{"csi.storage.k8s.io/serviceAccount.tokens": string(encoded)}, audienceInTests, now)
-	testkit.Must(t, err)
+	c := testkit.Value(FromCSI(map[string]string{"csi.storage.k8s.io/serviceAccount.tokens": string(encoded)}, audienceInTests, now))(t)
 	if c.Password() != token {
 		t.Error("the password is not the token for the audience")
 	}

@@ -15,8 +15,7 @@ import (
 func TestDocumentShowsTheExamples(t *testing.T) {
 	t.Parallel()
 	document := testkit.Read(t, "../docs/how-to/csi.md")
-	examples, err := os.ReadFile("example_test.go")
-	testkit.Must(t, err)
+	examples := testkit.Value(os.ReadFile("example_test.go"))(t)
 	kinds := map[string]int{}
 	for i, block := range strings.Split(document, "```") {
 		kind, text, _ := strings.Cut(block, "\n")

@@ -89,8 +89,7 @@ func TestRotation(t *testing.T) {
 		); err != nil {
 			t.Fatal(err)
 		}
-		got, err := client.Get(program, registry)
-		testkit.Must(t, err)
+		got := testkit.Value(client.Get(program, registry))(t)
 		if got.Secret != token {
 			t.Errorf("generation %d: not the token that is there now", generation)
 		}

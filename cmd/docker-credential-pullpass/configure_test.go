@@ -20,8 +20,7 @@ func configured(t *testing.T, code int, env environment) string {
 
 func compact(t *testing.T, path string) string {
 	t.Helper()
-	content, err := os.ReadFile(path)
-	testkit.Must(t, err)
+	content := testkit.Value(os.ReadFile(path))(t)
 	var b bytes.Buffer
 	testkit.Must(t, json.Compact(&b, content))
 	return b.String()

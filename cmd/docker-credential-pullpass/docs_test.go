@@ -16,8 +16,7 @@ import (
 // The examples of docs/how-to/in-pod.md agree with each other and with the defaults.
 func TestDocumentShowsAPodThatWorks(t *testing.T) {
 	t.Parallel()
-	document, err := os.ReadFile("../../docs/how-to/in-pod.md")
-	testkit.Must(t, err)
+	document := testkit.Value(os.ReadFile("../../docs/how-to/in-pod.md"))(t)
 	_, block, _ := strings.Cut(string(document), "```yaml\n")
 	block, _, _ = strings.Cut(block, "```")
 	first, second, _ := strings.Cut(block, "---\n")
@@ -41,10 +40,8 @@ func TestDocumentShowsAPodThatWorks(t *testing.T) {
 	if env["DOCKER_CONFIG"] != mount.MountPath {
 		t.Errorf("DOCKER_CONFIG is %s, but config.json is in %s", env["DOCKER_CONFIG"], mount.MountPath)
 	}
-	s, err := parseSettings(env.get)
-	testkit.Must(t, err)
-	client, err := config.LoadFromReader(strings.NewReader(files.Data["config.json"]))
-	testkit.Must(t, err)
+	s := testkit.Value(parseSettings(env.get))(t)
+	client := testkit.Value(config.LoadFromReader(strings.NewReader(files.Data["config.json"])))(t)
 	if len(s.registries) != 1 || s.registries[0] != projected.Audience || client.CredentialHelpers[projected.Audience] != "pullpass" {
 		t.Errorf("registries %v, audience %q, credHelpers %v", s.registries, projected.Audience, client.CredentialHelpers)
 	}

@@ -13,12 +13,9 @@ import (
 // A file that the command line names may be a pipe.
 func TestCommandsReadPipes(t *testing.T) {
 	t.Parallel()
-	config, err := os.ReadFile("../../examples/pullpass.yaml")
-	testkit.Must(t, err)
-	tests, err := os.ReadFile("../../examples/policy-tests.yaml")
-	testkit.Must(t, err)
-	policy, err := filepath.Abs("../../examples/policy.yaml")
-	testkit.Must(t, err)
+	config := testkit.Value(os.ReadFile("../../examples/pullpass.yaml"))(t)
+	tests := testkit.Value(os.ReadFile("../../examples/policy-tests.yaml"))(t)
+	policy := testkit.Value(filepath.Abs("../../examples/policy.yaml"))(t)
 	text := strings.Replace(string(config), "policy.yaml", policy, 1)
 	var stdout, stderr bytes.Buffer
 	args := []string{"check", "--config-only", "--config", testkit.FIFO(t, text), "--tests", testkit.FIFO(t, string(tests))}

@@ -28,8 +28,7 @@ import (
 // The schema refuses what is not an event, or it would prove nothing.
 func TestAuditSchemaIsStrict(t *testing.T) {
 	t.Parallel()
-	schema, err := proxytest.OpenAuditSchema()
-	testkit.Must(t, err)
+	schema := testkit.Value(proxytest.OpenAuditSchema())(t)
 	const good = `{"time":"2026-03-01T09:00:00Z","id":"a","result":"refused","status":401,"reason":"anonymous","message":"m","proof":{"mode":"audit","passed":true,"method":"address"},"node":{"name":"n"},"claimed":{"pod":"p"},"scopes":[{"scope":"s","reason":"r"}],"latency":0.1}`
 	proxytest.CheckAuditLines(t, []byte(good))
 	for old, changed := range map[string]string{
@@ -47,8 +46,7 @@ func TestAuditSchemaIsStrict(t *testing.T) {
 		`"claimed":{"pod":"p"}`:  `"claimed":{"pod":"p"},"credentialID":"JTI=x"`,
 		`"claimed":{"pod":"p"},`: `"credentialID":"x",`,
 	} {
-		event, err := jsonschema.UnmarshalJSON(strings.NewReader(strings.Replace(good, old, changed, 1)))
-		testkit.Must(t, err)
+		event := testkit.Value(jsonschema.UnmarshalJSON(strings.NewReader(strings.Replace(good, old, changed, 1))))(t)
 		if schema.Compiled.Validate(event) == nil {
 			t.Errorf("the schema accepts %s instead of %s", changed, old)
 		}
@@ -58,8 +56,7 @@ func TestAuditSchemaIsStrict(t *testing.T) {
 // If the schema lacks a field of an event, or does not describe it, consumers of the log cannot know it.
 func TestAuditFieldsAreDocumented(t *testing.T) {
 	t.Parallel()
-	schema, err := proxytest.OpenAuditSchema()
-	testkit.Must(t, err)
+	schema := testkit.Value(proxytest.OpenAuditSchema())(t)
 	fields := map[string]bool{}
 	auditFields(t, reflect.TypeFor[exchange.Event](), "", fields)
 	inSchema := map[string]bool{}
@@ -79,8 +76,7 @@ const auditDocument = "reference/audit.md"
 // The sets of words are closed: counts and alerts can rely on that.
 func TestAuditWordsAreDocumented(t *testing.T) {
 	t.Parallel()
-	schema, err := proxytest.OpenAuditSchema()
-	testkit.Must(t, err)
+	schema := testkit.Value(proxytest.OpenAuditSchema())(t)
 	inExchange := stringConstants(t, "../../internal/exchange/*.go")
 	choose := func(constants map[string]string, prefix string) map[string]bool {
 		chosen := map[string]bool{}
@@ -210,8 +206,7 @@ func firstCells(t *testing.T, document, heading, column string) map[string]bool 
 func stringConstants(t *testing.T, pattern string) map[string]string {
 	t.Helper()
 	constants := map[string]string{}
-	names, err := filepath.Glob(pattern)
-	testkit.Must(t, err)
+	names := testkit.Value(filepath.Glob(pattern))(t)
 	for _, name := range names {
 		if strings.HasSuffix(name, "_test.go") {
 			continue

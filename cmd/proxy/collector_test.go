@@ -88,8 +88,7 @@ func (c *collector) gauges(r *collectormetrics.ExportMetricsServiceRequest) {
 func startGRPCCollector(t *testing.T) *collector {
 	t.Helper()
 	c := newCollector()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	testkit.Must(t, err)
+	listener := testkit.Value(net.Listen("tcp", "127.0.0.1:0"))(t)
 	server := grpc.NewServer()
 	collectortrace.RegisterTraceServiceServer(server, traceService{collector: c})
 	collectormetrics.RegisterMetricsServiceServer(server, metricsService{collector: c})

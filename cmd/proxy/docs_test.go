@@ -22,11 +22,9 @@ func TestPolicyDocument(t *testing.T) {
 			Name: "github", Issuer: "https://token.actions.githubusercontent.com", Profile: "github", Require: map[string][]string{"repository_owner_id": {"1234"}},
 		}},
 	}
-	p, err := setup.LoadPolicy(cfg)
-	testkit.Must(t, err)
+	p := testkit.Value(setup.LoadPolicy(cfg))(t)
 	const file = "../../docs/reference/policy-tests.yaml"
-	cases, err := policytest.Parse(setup.IdentityIssuers(cfg), policy.File{Name: file, Data: []byte(testkit.Read(t, file))})
-	testkit.Must(t, err)
+	cases := testkit.Value(policytest.Parse(setup.IdentityIssuers(cfg), policy.File{Name: file, Data: []byte(testkit.Read(t, file))}))(t)
 	for _, c := range cases {
 		if differences, _, _ := policytest.Run(p, c); differences != nil {
 			t.Errorf("%s: %q", c.Name, differences)

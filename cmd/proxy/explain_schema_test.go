@@ -70,8 +70,7 @@ func TestExplanationSchemaIsStrict(t *testing.T) {
 
 func TestExplanationFieldsAreDocumented(t *testing.T) {
 	t.Parallel()
-	schema, err := proxytest.OpenExplanationSchema()
-	testkit.Must(t, err)
+	schema := testkit.Value(proxytest.OpenExplanationSchema())(t)
 	fields := map[string]bool{}
 	auditFields(t, reflect.TypeFor[explain.Explanation](), "", fields)
 	inSchema := map[string]bool{}

@@ -55,10 +55,8 @@ func TestServeRevokesJobs(t *testing.T) {
 	if line == nil {
 		t.Fatalf("the list is\n%s", stdout)
 	}
-	since, err := time.Parse(time.RFC3339, line[1])
-	testkit.Must(t, err)
-	until, err := time.Parse(time.RFC3339, line[2])
-	testkit.Must(t, err)
+	since := testkit.Value(time.Parse(time.RFC3339, line[1]))(t)
+	until := testkit.Value(time.Parse(time.RFC3339, line[2]))(t)
 	if lasts := until.Sub(since); lasts < 36*time.Hour-time.Minute || lasts > 36*time.Hour+time.Minute {
 		t.Errorf("it lasts %s", lasts)
 	}

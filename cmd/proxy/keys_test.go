@@ -55,8 +55,7 @@ func TestKeysScripts(t *testing.T) {
 func TestKeysDocument(t *testing.T) {
 	t.Parallel()
 	document := testkit.Read(t, "../../docs/how-to/keys.md")
-	scripts, err := filepath.Glob("testdata/keys/*.txtar")
-	testkit.Must(t, err)
+	scripts := testkit.Value(filepath.Glob("testdata/keys/*.txtar"))(t)
 	typed := map[string]bool{}
 	for _, name := range scripts {
 		script := testkit.Read(t, name)

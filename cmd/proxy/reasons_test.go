@@ -75,8 +75,7 @@ func TestReasonsDocument(t *testing.T) {
 // checkPart checks, or writes, the part of a document that a pattern matches.
 func checkPart(t *testing.T, name, pattern, want string) {
 	t.Helper()
-	data, err := os.ReadFile(name)
-	testkit.Must(t, err)
+	data := testkit.Value(os.ReadFile(name))(t)
 	at := regexp.MustCompile(pattern).FindIndex(data)
 	switch {
 	case at == nil:

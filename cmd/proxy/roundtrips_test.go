@@ -34,8 +34,7 @@ type roundTrip struct {
 
 func newCounter(t *testing.T, redis string) *counter {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	testkit.Must(t, err)
+	listener := testkit.Value(net.Listen("tcp", "127.0.0.1:0"))(t)
 	c := &counter{address: listener.Addr().String()}
 	var running sync.WaitGroup
 	t.Cleanup(func() {

@@ -43,8 +43,7 @@ func process(t *testing.T, p *proxytest.Proxy, env ...string) (stop func() error
 // startProcess is process for those who do not wait.
 func startProcess(t *testing.T, p *proxytest.Proxy, env ...string) (serve *exec.Cmd, stop func() error) {
 	t.Helper()
-	program, err := os.Executable()
-	testkit.Must(t, err)
+	program := testkit.Value(os.Executable())(t)
 	serve = exec.Command(program)
 	serve.Args = []string{"pullpass", "serve", "--config", filepath.Join(p.Dir, "pullpass.yaml")} // see TestMain
 	serve.Env = append([]string{"PATH=" + os.Getenv("PATH")}, env...)
@@ -308,8 +307,7 @@ func TestTelemetrySampling(t *testing.T) {
 // neither an answer nor for long the end.
 func TestTelemetryWithoutACollector(t *testing.T) {
 	t.Parallel()
-	silent, err := net.Listen("tcp", "127.0.0.1:0")
-	testkit.Must(t, err)
+	silent := testkit.Value(net.Listen("tcp", "127.0.0.1:0"))(t)
 	t.Cleanup(func() { silent.Close() })
 	for name, endpoint := range map[string]string{"hangs": "http://" + silent.Addr().String(), "down": "http://" + testkit.FreeAddress(t)} {
 		for _, protocol := range []string{telemetry.ProtocolGRPC, telemetry.ProtocolHTTP} {

@@ -40,8 +40,7 @@ func newMachine(t *testing.T) machine {
 	if output, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, output)
 	}
-	program, err := os.ReadFile(m.helper)
-	testkit.Must(t, err)
+	program := testkit.Value(os.ReadFile(m.helper))(t)
 	m.sha256 = fmt.Sprintf("%x", sha256.Sum256(program))
 
 	mux := http.NewServeMux()
@@ -296,8 +295,7 @@ func TestGitLabTemplate(t *testing.T) {
 	// An image of docker has no curl. This wget copies, and says so.
 	bare := t.TempDir()
 	for _, name := range []string{"sh", "mkdir", "chmod", "cp", "sha256sum"} {
-		path, err := exec.LookPath(name)
-		testkit.Must(t, err)
+		path := testkit.Value(exec.LookPath(name))(t)
 		testkit.Must(t, os.Symlink(path, filepath.Join(bare, name)))
 	}
 	write(t, filepath.Join(bare, "wget"), "#!/bin/sh\necho wget \"$6\"\ncp \""+m.helper+"\" \"$5\"\n")

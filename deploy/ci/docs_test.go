@@ -59,8 +59,7 @@ policyFiles: [policy.yaml]
 		if !slices.Equal(shown.Audiences, []string{registry}) {
 			t.Errorf("identity %s: audiences %v, and the helper asks for %s", shown.Name, shown.Audiences, registry)
 		}
-		p, err := policy.ParseFor(map[string]identity.Profile{shown.Name: shown.Profile}, policy.File{Name: document, Data: []byte(policies[i])})
-		testkit.Must(t, err)
+		p := testkit.Value(policy.ParseFor(map[string]identity.Profile{shown.Name: shown.Profile}, policy.File{Name: document, Data: []byte(policies[i])}))(t)
 		known := map[string]subjects.KnownIdentity{shown.Name: {Profile: shown.Profile, Require: slices.Sorted(maps.Keys(shown.Require))}}
 		for _, caution := range warning.Cautions(p, known) {
 			t.Error(caution)

@@ -51,8 +51,7 @@ func TestReadme(t *testing.T) {
 func TestFiles(t *testing.T) {
 	t.Parallel()
 	for _, source := range []string{"monitoring/alerts.yaml", "monitoring/dashboard.json", "kubernetes/pull-secrets-controller.yaml"} {
-		want, err := os.ReadFile("../" + source)
-		testkit.Must(t, err)
+		want := testkit.Value(os.ReadFile("../" + source))(t)
 		file := "pullpass/files/" + path.Base(source)
 		if *update {
 			testkit.Must(t, os.WriteFile(file, want, 0o644))
@@ -97,8 +96,7 @@ func TestSchema(t *testing.T) {
 // The schema knows each field at the top of the configuration.
 func TestSchemaKnowsTheConfiguration(t *testing.T) {
 	t.Parallel()
-	document, err := os.ReadFile("../../docs/reference/configuration.yaml")
-	testkit.Must(t, err)
+	document := testkit.Value(os.ReadFile("../../docs/reference/configuration.yaml"))(t)
 	var config map[string]any
 	testkit.Must(t, yaml.Unmarshal(document, &config))
 	known := schema(t).Properties["config"].Properties
@@ -111,8 +109,7 @@ func TestSchemaKnowsTheConfiguration(t *testing.T) {
 func TestSchemaKnowsThePlatforms(t *testing.T) {
 	t.Parallel()
 	const file = "pullpass/values.schema.json"
-	content, err := os.ReadFile(file)
-	testkit.Must(t, err)
+	content := testkit.Value(os.ReadFile(file))(t)
 	enum := `"profile": {"enum": ["", "` + strings.Join(nodeinstall.Profiles(), `", "`) + `"]}`
 	want := regexp.MustCompile(`"profile": \{"enum": [^}]*\}`).ReplaceAllLiteralString(string(content), enum)
 	if *update {
@@ -127,8 +124,7 @@ type property struct{ Properties map[string]property }
 
 func schema(t *testing.T) property {
 	t.Helper()
-	content, err := os.ReadFile("pullpass/values.schema.json")
-	testkit.Must(t, err)
+	content := testkit.Value(os.ReadFile("pullpass/values.schema.json"))(t)
 	var p property
 	testkit.Must(t, json.Unmarshal(content, &p))
 	return p
@@ -159,8 +155,7 @@ func (p property) leaves() func(func(string) bool) {
 
 func values(t *testing.T) []value {
 	t.Helper()
-	content, err := os.ReadFile("pullpass/values.yaml")
-	testkit.Must(t, err)
+	content := testkit.Value(os.ReadFile("pullpass/values.yaml"))(t)
 	var document yaml.Node
 	testkit.Must(t, yaml.Unmarshal(content, &document))
 	return leaves(t, "", document.Content[0])
@@ -178,8 +173,7 @@ func leaves(t *testing.T, prefix string, mapping *yaml.Node) (all []value) {
 		}
 		var content any
 		testkit.Must(t, node.Decode(&content))
-		standard, err := json.Marshal(content)
-		testkit.Must(t, err)
+		standard := testkit.Value(json.Marshal(content))(t)
 		all = append(all, value{path, strings.TrimPrefix(key.HeadComment, "# "), string(standard)})
 	}
 	return all

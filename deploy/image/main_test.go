@@ -49,8 +49,7 @@ func newInputs(t *testing.T) inputs {
 	for _, binary := range []string{in.amd64, in.arm64} {
 		build(t, binary+pluginSuffix, "./roots", "GOOS=linux", "GOARCH="+filepath.Base(binary), "CGO_ENABLED=0")
 	}
-	out, err := exec.CommandContext(t.Context(), build(t, filepath.Join(dir, "run"), "./roots", "CGO_ENABLED=0")).Output()
-	testkit.Must(t, err)
+	out := testkit.Value(exec.CommandContext(t.Context(), build(t, filepath.Join(dir, "run"), "./roots", "CGO_ENABLED=0")).Output())(t)
 	testkit.Must(t, os.WriteFile(in.roots, out, 0o600))
 	return in
 }
@@ -76,18 +75,15 @@ func TestImage(t *testing.T) {
 	archive, printed := in.pack(t)
 	index := openIndex(t, archive)
 	testkit.Must(t, validate.Index(index))
-	digest, err := index.Digest()
-	testkit.Must(t, err)
+	digest := testkit.Value(index.Digest())(t)
 	if want := "registry.example.com/tools/pullpass:v1 " + digest.String(); !strings.Contains(printed, want) {
 		t.Errorf("printed %q, without %q", printed, want)
 	}
-	manifest, err := index.IndexManifest()
-	testkit.Must(t, err)
+	manifest := testkit.Value(index.IndexManifest())(t)
 	var platforms []string
 	for _, m := range manifest.Manifests {
 		platforms = append(platforms, m.Platform.String())
-		image, err := index.Image(m.Digest)
-		testkit.Must(t, err)
+		image := testkit.Value(index.Image(m.Digest))(t)
 		checkConfig(t, image, m.Platform.Architecture)
 		checkFiles(t, image, in, m.Platform.Architecture)
 	}
@@ -98,8 +94,7 @@ func TestImage(t *testing.T) {
 
 func checkConfig(t *testing.T, image v1.Image, architecture string) {
 	t.Helper()
-	config, err := image.ConfigFile()
-	testkit.Must(t, err)
+	config := testkit.Value(image.ConfigFile())(t)
 	if config.OS != "linux" || config.Architecture != architecture || !config.Created.Equal(time.Unix(1700000000, 0)) {
 		t.Errorf("%s: the configuration says %s/%s, created %v", architecture, config.OS, config.Architecture, config.Created)
 	}
@@ -142,8 +137,7 @@ func checkFiles(t *testing.T, image v1.Image, in inputs, architecture string) {
 		t.Errorf("%s: the image holds %s", architecture, got)
 	}
 	for _, name := range []string{"pullpass", "pullpass-credential-provider"} {
-		program, err := elf.NewFile(bytes.NewReader(files[name]))
-		testkit.Must(t, err)
+		program := testkit.Value(elf.NewFile(bytes.NewReader(files[name])))(t)
 		if want := map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64}[architecture]; program.Machine != want {
 			t.Errorf("%s: %s is for %v", architecture, name, program.Machine)
 		}
@@ -153,8 +147,7 @@ func checkFiles(t *testing.T, image v1.Image, in inputs, architecture string) {
 			}
 		}
 	}
-	roots, err := os.ReadFile(in.roots)
-	testkit.Must(t, err)
+	roots := testkit.Value(os.ReadFile(in.roots))(t)
 	if !bytes.Equal(files["etc/ssl/certs/ca-certificates.crt"], roots) {
 		t.Errorf("%s: other CA certificates", architecture)
 	}
@@ -168,16 +161,12 @@ func checkFiles(t *testing.T, image v1.Image, in inputs, architecture string) {
 func TestDockerLoadsTheSameImage(t *testing.T) {
 	t.Parallel()
 	archive, _ := newInputs(t).pack(t)
-	loaded, err := tarball.ImageFromPath(archive, nil)
-	testkit.Must(t, err)
-	want, err := loaded.ConfigName()
-	testkit.Must(t, err)
+	loaded := testkit.Value(tarball.ImageFromPath(archive, nil))(t)
+	want := testkit.Value(loaded.ConfigName())(t)
 	index := openIndex(t, archive)
-	manifest, err := index.IndexManifest()
-	testkit.Must(t, err)
+	manifest := testkit.Value(index.IndexManifest())(t)
 	for _, m := range manifest.Manifests {
-		image, err := index.Image(m.Digest)
-		testkit.Must(t, err)
+		image := testkit.Value(index.Image(m.Digest))(t)
 		if got, err := image.ConfigName(); err == nil && got == want {
 			return
 		}
@@ -197,10 +186,8 @@ func TestReproducible(t *testing.T) {
 	one, _ := first.pack(t)
 	two, _ := again.pack(t)
 	for _, suffix := range []string{".tar", ".amd64.cdx.json", ".arm64.cdx.json"} {
-		a, err := os.ReadFile(strings.TrimSuffix(one, ".tar") + suffix)
-		testkit.Must(t, err)
-		b, err := os.ReadFile(strings.TrimSuffix(two, ".tar") + suffix)
-		testkit.Must(t, err)
+		a := testkit.Value(os.ReadFile(strings.TrimSuffix(one, ".tar") + suffix))(t)
+		b := testkit.Value(os.ReadFile(strings.TrimSuffix(two, ".tar") + suffix))(t)
 		if !bytes.Equal(a, b) {
 			t.Errorf("two builds differ in image%s", suffix)
 		}
@@ -243,16 +230,13 @@ func TestRefusals(t *testing.T) {
 // finds it under its name.
 func openIndex(t *testing.T, archive string) v1.ImageIndex {
 	t.Helper()
-	list, err := openLayout(t, archive).ImageIndex()
-	testkit.Must(t, err)
-	manifest, err := list.IndexManifest()
-	testkit.Must(t, err)
+	list := testkit.Value(openLayout(t, archive).ImageIndex())(t)
+	manifest := testkit.Value(list.IndexManifest())(t)
 	named := manifest.Manifests[0]
 	if named.Annotations["org.opencontainers.image.ref.name"] != "v1" || named.Annotations["io.containerd.image.name"] != "registry.example.com/tools/pullpass:v1" {
 		t.Errorf("the image has the annotations %v", named.Annotations)
 	}
-	index, err := list.ImageIndex(named.Digest)
-	testkit.Must(t, err)
+	index := testkit.Value(list.ImageIndex(named.Digest))(t)
 	return index
 }
 
@@ -262,7 +246,6 @@ func openLayout(t *testing.T, archive string) layout.Path {
 	if output, err := exec.CommandContext(t.Context(), "tar", "-x", "-f", archive, "-C", dir).CombinedOutput(); err != nil {
 		t.Fatalf("tar: %v\n%s", err, output)
 	}
-	path, err := layout.FromPath(dir)
-	testkit.Must(t, err)
+	path := testkit.Value(layout.FromPath(dir))(t)
 	return path
 }

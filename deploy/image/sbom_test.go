@@ -24,17 +24,13 @@ func TestSBOM(t *testing.T) {
 	in := newInputs(t)
 	archive, _ := in.pack(t)
 	layout := openLayout(t, archive)
-	list, err := layout.ImageIndex()
-	testkit.Must(t, err)
-	artifacts, err := list.IndexManifest()
-	testkit.Must(t, err)
-	images, err := openIndex(t, archive).IndexManifest()
-	testkit.Must(t, err)
+	list := testkit.Value(layout.ImageIndex())(t)
+	artifacts := testkit.Value(list.IndexManifest())(t)
+	images := testkit.Value(openIndex(t, archive).IndexManifest())(t)
 	schema := cyclonedxSchema(t)
 	for i, image := range images.Manifests {
 		descriptor := artifacts.Manifests[1+i]
-		raw, err := layout.Bytes(descriptor.Digest)
-		testkit.Must(t, err)
+		raw := testkit.Value(layout.Bytes(descriptor.Digest))(t)
 		var artifact v1.Manifest
 		testkit.Must(t, json.Unmarshal(raw, &artifact))
 		if artifact.Subject == nil || artifact.Subject.Digest != image.Digest || artifact.Subject.Size != image.Size {
@@ -45,10 +41,8 @@ func TestSBOM(t *testing.T) {
 			artifact.Config.MediaType != "application/vnd.oci.empty.v1+json" {
 			t.Errorf("%s: artifact %s", image.Platform, raw)
 		}
-		attached, err := layout.Bytes(artifact.Layers[0].Digest)
-		testkit.Must(t, err)
-		beside, err := os.ReadFile(strings.TrimSuffix(archive, "tar") + image.Platform.Architecture + ".cdx.json")
-		testkit.Must(t, err)
+		attached := testkit.Value(layout.Bytes(artifact.Layers[0].Digest))(t)
+		beside := testkit.Value(os.ReadFile(strings.TrimSuffix(archive, "tar") + image.Platform.Architecture + ".cdx.json"))(t)
 		if !bytes.Equal(attached, beside) {
 			t.Errorf("%s: the SBOM beside the archive differs", image.Platform)
 		}
@@ -58,14 +52,12 @@ func TestSBOM(t *testing.T) {
 
 func checkSBOM(t *testing.T, schema *jsonschema.Schema, text []byte, binary string) {
 	t.Helper()
-	document, err := jsonschema.UnmarshalJSON(bytes.NewReader(text))
-	testkit.Must(t, err)
+	document := testkit.Value(jsonschema.UnmarshalJSON(bytes.NewReader(text)))(t)
 	testkit.Must(t, schema.Validate(document))
 	var bom cyclonedx.BOM
 	testkit.Must(t, cyclonedx.NewBOMDecoder(bytes.NewReader(text), cyclonedx.BOMFileFormatJSON).Decode(&bom))
 	product := bom.Metadata.Component
-	content, err := os.ReadFile(binary)
-	testkit.Must(t, err)
+	content := testkit.Value(os.ReadFile(binary))(t)
 	if product.Name != "github.com/pullpass/pullpass" || product.Version != "v1.2.3" || (*product.Hashes)[0] != (*hashes(content))[0] {
 		t.Errorf("the SBOM is about %+v", product)
 	}
@@ -93,21 +85,16 @@ func TestPackageURL(t *testing.T) {
 // library.
 func cyclonedxSchema(t *testing.T) *jsonschema.Schema {
 	t.Helper()
-	dir, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "github.com/CycloneDX/cyclonedx-go").Output()
-	testkit.Must(t, err)
+	dir := testkit.Value(exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "github.com/CycloneDX/cyclonedx-go").Output())(t)
 	compiler := jsonschema.NewCompiler()
 	for _, name := range []string{"bom-1.6.schema.json", "spdx.schema.json", "jsf-0.82.schemax.json"} {
-		file, err := os.Open(filepath.Join(strings.TrimSpace(string(dir)), "schema", name))
-		testkit.Must(t, err)
-		content, err := io.ReadAll(file)
-		testkit.Must(t, err)
+		file := testkit.Value(os.Open(filepath.Join(strings.TrimSpace(string(dir)), "schema", name)))(t)
+		content := testkit.Value(io.ReadAll(file))(t)
 		testkit.Must(t, file.Close())
-		document, err := jsonschema.UnmarshalJSON(bytes.NewReader(content))
-		testkit.Must(t, err)
+		document := testkit.Value(jsonschema.UnmarshalJSON(bytes.NewReader(content)))(t)
 		url := "http://cyclonedx.org/schema/" + strings.Replace(name, "schemax", "schema", 1)
 		testkit.Must(t, compiler.AddResource(url, document))
 	}
-	schema, err := compiler.Compile("http://cyclonedx.org/schema/bom-1.6.schema.json")
-	testkit.Must(t, err)
+	schema := testkit.Value(compiler.Compile("http://cyclonedx.org/schema/bom-1.6.schema.json"))(t)
 	return schema
 }

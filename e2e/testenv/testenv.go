@@ -24,6 +24,15 @@ func Must(t testing.TB, err error) {
 	}
 }
 
+// Value returns the value of a call that must succeed: testenv.Value(json.Marshal(v))(t).
+func Value[T any](value T, err error) func(testing.TB) T {
+	return func(t testing.TB) T {
+		t.Helper()
+		Must(t, err)
+		return value
+	}
+}
+
 // Await waits until a condition holds, and returns how long that took. After the limit, it ends the test and says what did not happen.
 func Await(t testing.TB, limit time.Duration, what string, holds func() bool) time.Duration {
 	t.Helper()

@@ -81,8 +81,7 @@ func section(t *testing.T, archive *txtar.Archive, name string) []byte {
 
 func marshalled(t testing.TB, config *Config) string {
 	t.Helper()
-	text, err := yaml.Marshal(config)
-	testkit.Must(t, err)
+	text := testkit.Value(yaml.Marshal(config))(t)
 	return string(text)
 }
 
@@ -90,8 +89,7 @@ func marshalled(t testing.TB, config *Config) string {
 // would be missing in the case that shows every field.
 func TestEveryFieldIsInTheExampleOfAllFields(t *testing.T) {
 	t.Parallel()
-	archive, err := txtar.ParseFile("testdata/config/every-field.txtar")
-	testkit.Must(t, err)
+	archive := testkit.Value(txtar.ParseFile("testdata/config/every-field.txtar"))(t)
 	var written any
 	testkit.Must(t, yaml.Unmarshal(section(t, archive, "config.yaml"), &written))
 	fieldsIn(t, "", reflect.TypeFor[Config](), written)
@@ -150,10 +148,8 @@ func together(list []any) any {
 func TestDefaultsAreWhatTheExampleOfAllFieldsShows(t *testing.T) {
 	t.Parallel()
 	config := func(name string) *Config {
-		archive, err := txtar.ParseFile("testdata/config/" + name)
-		testkit.Must(t, err)
-		c, err := Parse(section(t, archive, "config.yaml"), name, "/etc/pullpass")
-		testkit.Must(t, err)
+		archive := testkit.Value(txtar.ParseFile("testdata/config/" + name))(t)
+		c := testkit.Value(Parse(section(t, archive, "config.yaml"), name, "/etc/pullpass"))(t)
 		return c
 	}
 	want := config("every-field.txtar")
@@ -169,8 +165,7 @@ func TestDefaultsAreWhatTheExampleOfAllFieldsShows(t *testing.T) {
 
 func TestExampleConfigurationIsAccepted(t *testing.T) {
 	t.Parallel()
-	c, err := Load("../../examples/pullpass.yaml")
-	testkit.Must(t, err)
+	c := testkit.Value(Load("../../examples/pullpass.yaml"))(t)
 	if len(c.Warnings) > 0 {
 		t.Errorf("warnings: %q", c.Warnings)
 	}
@@ -234,11 +229,9 @@ func TestAliasesDoNotMultiply(t *testing.T) {
 }
 
 func FuzzConfig(f *testing.F) {
-	names, err := filepath.Glob("testdata/config/*.txtar")
-	testkit.Must(f, err)
+	names := testkit.Value(filepath.Glob("testdata/config/*.txtar"))(f)
 	for _, name := range names {
-		archive, err := txtar.ParseFile(name)
-		testkit.Must(f, err)
+		archive := testkit.Value(txtar.ParseFile(name))(f)
 		f.Add(archive.Files[0].Data)
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
@@ -279,8 +272,7 @@ func TestLimitsAreAccepted(t *testing.T) {
 func TestConfigurationDocument(t *testing.T) {
 	t.Parallel()
 	block := []byte(testkit.Read(t, "../../docs/reference/configuration.yaml"))
-	shown, err := Parse(block, "shown", "/etc/pullpass")
-	testkit.Must(t, err)
+	shown := testkit.Value(Parse(block, "shown", "/etc/pullpass"))(t)
 	var written any
 	testkit.Must(t, yaml.Unmarshal(block, &written))
 	fieldsIn(t, "", reflect.TypeFor[Config](), written)
@@ -304,10 +296,8 @@ policyFiles: [policy.yaml]
 	testkit.Must(t, err)
 	// Written out, an empty list is a list.
 	shown.Warnings, shown.File, plain.File = nil, "", ""
-	left, err := yaml.Marshal(shown)
-	testkit.Must(t, err)
-	right, err := yaml.Marshal(plain)
-	testkit.Must(t, err)
+	left := testkit.Value(yaml.Marshal(shown))(t)
+	right := testkit.Value(yaml.Marshal(plain))(t)
 	if string(left) != string(right) {
 		t.Errorf("the document shows\n%s\nand the defaults are\n%s", left, right)
 	}

@@ -43,8 +43,7 @@ audit: {file: log/audit.log}
 
 func filesIn(t *testing.T, dir string) *Config {
 	t.Helper()
-	c, err := Parse([]byte(filesConfig), "config.yaml", dir)
-	testkit.Must(t, err)
+	c := testkit.Value(Parse([]byte(filesConfig), "config.yaml", dir))(t)
 	return c
 }
 

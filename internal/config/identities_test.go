@@ -14,8 +14,7 @@ import (
 // The identities whose tokens package oidc is tried with are accepted as they stand.
 func TestIdentitiesOfTheTokensThatAreTried(t *testing.T) {
 	t.Parallel()
-	names, err := filepath.Glob("../oidc/testdata/identities/*.txtar")
-	testkit.Must(t, err)
+	names := testkit.Value(filepath.Glob("../oidc/testdata/identities/*.txtar"))(t)
 	if len(names) < 10 {
 		t.Fatalf("%d cases", len(names))
 	}

@@ -24,8 +24,7 @@ clusters:
 registries: [{service: a, issuer: a}]
 policyFiles: [policy.yaml]
 `
-	c, err := Parse([]byte(text), "config.yaml", "/etc/pullpass")
-	testkit.Must(t, err)
+	c := testkit.Value(Parse([]byte(text), "config.yaml", "/etc/pullpass"))(t)
 	common := ClientCAs{"server.tls.clientCAFile", "/etc/pullpass/common.crt"}
 	own := ClientCAs{"clusters[0].node.proof.clientCAFile", "/etc/pullpass/own.crt"}
 	if want := []ClientCAs{common, own, {"clusters[3].node.proof.clientCAFile", "/etc/pullpass/off.crt"}}; !slices.Equal(c.ClientCAs, want) {

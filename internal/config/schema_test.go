@@ -22,12 +22,10 @@ func TestSchema(t *testing.T) {
 // The schema accepts the documents that Parse accepts.
 func acceptsWhatParseDoes(t *testing.T, schema *jsonschema.Schema) {
 	t.Helper()
-	names, err := filepath.Glob("testdata/config/*.txtar")
-	testkit.Must(t, err)
+	names := testkit.Value(filepath.Glob("testdata/config/*.txtar"))(t)
 	accepted := 0
 	for _, name := range names {
-		archive, err := txtar.ParseFile(name)
-		testkit.Must(t, err)
+		archive := testkit.Value(txtar.ParseFile(name))(t)
 		data := section(t, archive, "config.yaml")
 		if _, err := Parse(data, name, "/etc/pullpass"); err != nil {
 			continue

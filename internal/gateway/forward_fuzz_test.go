@@ -155,8 +155,7 @@ func FuzzForward(f *testing.F) {
 	handler := r.handler()
 	read := newReader()
 	token := func(t testing.TB, scopes ...string) string {
-		parsed, err := registryauth.ParseScopes(scopes)
-		testkit.Must(t, err)
+		parsed := testkit.Value(registryauth.ParseScopes(scopes))(t)
 		issued, err := r.issuer.Issue(registryauth.Grant{Subject: "system:serviceaccount:team-a:web", Access: parsed, Holder: &registryauth.Holder{Cluster: "prod", Namespace: "team-a", ServiceAccount: "web", ServiceAccountUID: "uid-1", TokenID: "jti-web"}})
 		testkit.Must(t, err)
 		return issued.Value.Reveal()
@@ -245,8 +244,7 @@ func FuzzForward(f *testing.F) {
 					t.Fatalf("%s; the event is %s, distribution reads %+v", what, shown(event), client)
 				}
 				// The sent request.
-				to, err := url.ParseRequestURI(got.uri)
-				testkit.Must(t, err)
+				to := testkit.Value(url.ParseRequestURI(got.uri))(t)
 				sent, ok := read(to)
 				_, repository, _ := strings.Cut(name, "/")
 				isSealed := kind.kind == "upload" || kind.kind == "tags" && request.URL.Query().Get("page") != ""

@@ -52,8 +52,7 @@ func newGitLab(t *testing.T) (registry *registrytest.Server, site *gitLab) {
 			fmt.Fprint(w, `{"errors":[{"code":"UNAUTHORIZED","message":"HTTP Basic: Access denied."}]}`)
 			return
 		}
-		scopes, err := registryauth.ParseScopes(query["scope"])
-		testkit.Must(t, err)
+		scopes := testkit.Value(registryauth.ParseScopes(query["scope"]))(t)
 		issued, err := issuer.Issue(registryauth.Grant{Subject: user, Access: slices.DeleteFunc(scopes, func(s registryauth.Scope) bool { return !strings.HasPrefix(s.Name, "acme/") })})
 		testkit.Must(t, err)
 		site.mu.Lock()
@@ -61,8 +60,7 @@ func newGitLab(t *testing.T) (registry *registrytest.Server, site *gitLab) {
 		site.mu.Unlock()
 		_ = json.NewEncoder(w).Encode(map[string]string{"token": issued.Value.Reveal()})
 	}))
-	jwks, err := signing.MarshalJWKS(keys)
-	testkit.Must(t, err)
+	jwks := testkit.Value(signing.MarshalJWKS(keys))(t)
 	file := filepath.Join(t.TempDir(), "jwks.json")
 	testkit.Must(t, os.WriteFile(file, jwks, 0o600))
 	registry = registrytest.NewRegistry(t, fmt.Sprintf("auth: {token: {realm: %q, service: container_registry, issuer: gitlab-issuer, jwks: %q}}", site.URL+"/jwt/auth", file))

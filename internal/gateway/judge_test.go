@@ -27,8 +27,7 @@ func TestJudgedTokensEnd(t *testing.T) {
 	testkit.Must(t, err)
 	issuer, err := registryauth.NewIssuer(registryauth.IssuerConfig{Issuer: "i", Service: "s", Lifetime: time.Minute, Keys: keys, NamesHolder: true})
 	testkit.Must(t, err)
-	issued, err := issuer.Issue(registryauth.Grant{})
-	testkit.Must(t, err)
+	issued := testkit.Value(issuer.Issue(registryauth.Grant{}))(t)
 	now := time.Now()
 	j := &judge{issuer: "i", service: "s", keys: keys, now: func() time.Time { return now }, judged: newJudged(), latest: &latestTrust{}}
 	if _, err := j.verify(issued.Value); err != nil {
@@ -56,8 +55,7 @@ func TestJudgedTokensEndWithTheirTrust(t *testing.T) {
 	jwk := func() jose.JSONWebKey {
 		key := pkitest.ECKey(t)
 		jwk := jose.JSONWebKey{Key: key.Public(), Algorithm: string(jose.ES256)}
-		print, err := jwk.Thumbprint(crypto.SHA256)
-		testkit.Must(t, err)
+		print := testkit.Value(jwk.Thumbprint(crypto.SHA256))(t)
 		jwk.KeyID = base64.RawURLEncoding.EncodeToString(print)
 		return jwk
 	}
@@ -97,8 +95,7 @@ func TestJudgedTokensEndWithTheirTrust(t *testing.T) {
 func TestOtherAlgorithms(t *testing.T) {
 	t.Parallel()
 	key := pkitest.RSAKey(t)
-	public, err := x509.MarshalPKIXPublicKey(key.Public())
-	testkit.Must(t, err)
+	public := testkit.Value(x509.MarshalPKIXPublicKey(key.Public()))(t)
 	trusted := jose.JSONWebKey{Key: key.Public(), KeyID: "kid"}
 	j := &judge{
 		issuer: "i", service: "s", now: time.Now, judged: newJudged(), latest: &latestTrust{},
@@ -108,8 +105,7 @@ func TestOtherAlgorithms(t *testing.T) {
 		jose.RS256: key, jose.RS384: key, jose.RS512: key, jose.PS256: key,
 		jose.HS256: public, jose.HS512: public,
 	} {
-		signer, err := jose.NewSigner(jose.SigningKey{Algorithm: algorithm, Key: by}, (&jose.SignerOptions{}).WithHeader("kid", "kid"))
-		testkit.Must(t, err)
+		signer := testkit.Value(jose.NewSigner(jose.SigningKey{Algorithm: algorithm, Key: by}, (&jose.SignerOptions{}).WithHeader("kid", "kid")))(t)
 		now := time.Now().Unix()
 		raw, err := jwt.Signed(signer).Claims(map[string]any{"iss": "i", "aud": "s", "iat": now, "nbf": now, "exp": now + 60, "jti": "x", "access": []any{}}).Serialize()
 		testkit.Must(t, err)

@@ -64,8 +64,7 @@ func TestLinks(t *testing.T) {
 	if got := r.pull(path, "ghcr.io/acme/app"); got.status != 200 || got.body != `{"name":"ghcr.io/acme/app","tags":["opaque"]}` {
 		t.Errorf("%d %s", got.status, got.body)
 	}
-	page, err := url.Parse(path)
-	testkit.Must(t, err)
+	page := testkit.Value(url.Parse(path))(t)
 	for _, other := range []string{"/v2/harbor/acme/app/tags/list", "/v2/ghcr.io/acme/other/tags/list"} {
 		if got := r.pull(other+"?"+page.RawQuery, strings.TrimSuffix(strings.TrimPrefix(other, "/v2/"), "/tags/list")); got.status != 400 {
 			t.Errorf("%s: %d", other, got.status)

@@ -298,8 +298,7 @@ type neighbours struct {
 }
 
 func newNeighbours(t *testing.T, r *rig, registry *hostile) *neighbours {
-	h, err := gateway.New(r.config)
-	testkit.Must(t, err)
+	h := testkit.Value(gateway.New(r.config))(t)
 	r.Config.Handler = h
 	ctx, stop := context.WithCancel(t.Context())
 	var running sync.WaitGroup

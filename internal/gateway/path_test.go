@@ -64,8 +64,7 @@ func TestParseTarget(t *testing.T) {
 		{"GET", "/v2/ghcr.io/app/manifests/v1", targetOf(kindManifest, "ghcr.io", "app", "v1", "pull")},
 		{"GET", "/v2/ghcr.io/" + strings.Repeat("a", 255) + "/manifests/v1", targetOf(kindManifest, "ghcr.io", strings.Repeat("a", 255), "v1", "pull")},
 	} {
-		u, err := url.ParseRequestURI(test.path)
-		testkit.Must(t, err)
+		u := testkit.Value(url.ParseRequestURI(test.path))(t)
 		if got, err := parseTarget(test.method, u, testNames); got != test.want || err != nil {
 			t.Errorf("%s %s: %+v, %v, want %+v", test.method, test.path, got, err, test.want)
 		}
@@ -211,8 +210,7 @@ func TestScopes(t *testing.T) {
 		"registry:catalog:* repository:ghcr.io/acme/app:pull":              "registry:catalog:* repository:ghcr.io/acme/app:pull",
 		"repository:harbor/acme/app:pull repository:ghcr.io/acme/app:pull": "repository:harbor/acme/app:pull repository:ghcr.io/acme/app:pull",
 	} {
-		scopes, err := registryauth.ParseScopes([]string{requested})
-		testkit.Must(t, err)
+		scopes := testkit.Value(registryauth.ParseScopes([]string{requested}))(t)
 		before := slices.Clone(scopes)
 		var got []string
 		for _, scope := range testNames.Scopes(scopes) {

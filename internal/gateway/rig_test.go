@@ -158,8 +158,7 @@ func newRig(t testing.TB, upstreams ...upstreamSettings) *rig {
 		if u.change != nil {
 			u.change(&c, &g)
 		}
-		client, err := upstream.New(c)
-		testkit.Must(t, err)
+		client := testkit.Value(upstream.New(c))(t)
 		g.Client = client
 		all[u.name], r.clients[u.name] = g, client
 	}
@@ -278,8 +277,7 @@ func bothCAs(t testing.TB, servers ...*registrytest.Server) string {
 	t.Helper()
 	var all []byte
 	for _, s := range servers {
-		data, err := os.ReadFile(s.CAFile)
-		testkit.Must(t, err)
+		data := testkit.Value(os.ReadFile(s.CAFile))(t)
 		all = append(all, data...)
 	}
 	name := filepath.Join(t.TempDir(), "cas.crt")

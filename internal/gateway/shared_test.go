@@ -92,8 +92,7 @@ func TestAClientHangsUpWhileItWaits(t *testing.T) {
 	pull := func() (hangUp func()) {
 		ctx, cancel := context.WithCancel(t.Context())
 		clients.Go(func() {
-			q, err := http.NewRequestWithContext(ctx, http.MethodGet, r.URL+"/v2/ghcr.io/acme/app/manifests/v1", nil)
-			testkit.Must(t, err)
+			q := testkit.Value(http.NewRequestWithContext(ctx, http.MethodGet, r.URL+"/v2/ghcr.io/acme/app/manifests/v1", nil))(t)
 			q.Header.Set("Authorization", "Bearer "+token)
 			if response, err := http.DefaultTransport.RoundTrip(q); err == nil {
 				t.Errorf("status %d", response.StatusCode)

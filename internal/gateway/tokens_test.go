@@ -22,11 +22,9 @@ func TestOtherTokens(t *testing.T) {
 	registry.Put(t, "acme/other", "v1", []byte("other"))
 	r := newRig(t, upstreamSettings{name: "ghcr.io", to: registry}, upstreamSettings{name: "harbor", to: registry})
 	const path = "/v2/ghcr.io/acme/app/manifests/v1"
-	scope, err := registryauth.ParseScope("repository:ghcr.io/acme/app:pull")
-	testkit.Must(t, err)
+	scope := testkit.Value(registryauth.ParseScope("repository:ghcr.io/acme/app:pull"))(t)
 	issue := func(issuer *registryauth.Issuer, grant registryauth.Grant) string {
-		issued, err := issuer.Issue(grant)
-		testkit.Must(t, err)
+		issued := testkit.Value(issuer.Issue(grant))(t)
 		return issued.Value.Reveal()
 	}
 	all := registryauth.Grant{Subject: "system:serviceaccount:team-a:web", Access: []registryauth.Scope{scope}, Holder: &registryauth.Holder{Cluster: "prod", TokenID: "x"}}

@@ -57,8 +57,7 @@ func newTokenRegistry(t testing.TB) (*registrytest.Server, *tokenServer) {
 		}
 		_ = json.NewEncoder(w).Encode(map[string]any{"token": issued.Value.Reveal(), "expires_in": s.expiresIn})
 	}))
-	jwks, err := signing.MarshalJWKS(keys)
-	testkit.Must(t, err)
+	jwks := testkit.Value(signing.MarshalJWKS(keys))(t)
 	file := filepath.Join(t.TempDir(), "jwks.json")
 	testkit.Must(t, os.WriteFile(file, jwks, 0o600))
 	registry := registrytest.NewRegistry(t, fmt.Sprintf("auth: {token: {realm: %q, service: upstream, issuer: other-token-server, jwks: %q}}", s.URL+"/token", file))

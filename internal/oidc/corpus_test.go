@@ -266,8 +266,7 @@ func TestEveryClaimInEveryType(t *testing.T) {
 		for _, name := range slices.Sorted(maps.Keys(object)) {
 			before, path := object[name], path+"/"+name
 			refused := func(how string) {
-				text, err := json.Marshal(genuine)
-				testkit.Must(t, err)
+				text := testkit.Value(json.Marshal(genuine))(t)
 				tried++
 				if id, err := f.Verify(t.Context(), presented(keys().ec256.sign(t, string(text)))); err == nil && !isText(path, name, object[name]) {
 					t.Errorf("%s: accepted as %+v", how, id)

@@ -28,8 +28,7 @@ func FuzzDiscovery(f *testing.F) {
 	} {
 		f.Add([]byte(document))
 	}
-	source, err := newNetworkSource(Issuer{URL: issuer}, nil)
-	testkit.Must(f, err)
+	source := testkit.Value(newNetworkSource(Issuer{URL: issuer}, nil))(f)
 	f.Fuzz(func(t *testing.T, data []byte) {
 		keys, err := source.discover(t.Context(), &http.Client{Transport: answering(data)}, "")
 		if err != nil {

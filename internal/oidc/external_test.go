@@ -56,8 +56,7 @@ func providerCases(tb testing.TB) []providerCase {
 
 func readProviderCase(tb testing.TB, file string) providerCase {
 	tb.Helper()
-	archive, err := txtar.ParseFile(file)
-	testkit.Must(tb, err)
+	archive := testkit.Value(txtar.ParseFile(file))(tb)
 	c := providerCase{name: strings.TrimSuffix(filepath.Base(file), ".txtar"), accepted: map[string]map[string]any{}}
 	sections := map[string][]byte{}
 	for _, f := range archive.Files {
@@ -126,8 +125,7 @@ func (c providerCase) patched(tb testing.TB, patch map[string]any) string {
 			claims[name] = value
 		}
 	}
-	text, err := json.Marshal(claims)
-	testkit.Must(tb, err)
+	text := testkit.Value(json.Marshal(claims))(tb)
 	return string(text)
 }
 

@@ -24,18 +24,15 @@ import (
 // token is the same in every process of a fuzzing run, because the key is fixed and the signature
 // deterministic (RFC 6979).
 func FuzzVerify(f *testing.F) {
-	private, err := ecdsa.ParseRawPrivateKey(elliptic.P256(), []byte("a fixed number of thirty-two b.."))
-	testkit.Must(f, err)
+	private := testkit.Value(ecdsa.ParseRawPrivateKey(elliptic.P256(), []byte("a fixed number of thirty-two b..")))(f)
 	k := keyPair{"fixed", jose.ES256, private}
 	file := filepath.Join(f.TempDir(), "jwks.json")
 	testkit.Put(f, file, keySetJSON(f, k))
-	verifier, err := New(Config{Issuers: []Issuer{validIssuer(file)}, Now: testkit.NewClock(issuedAt).Now})
-	testkit.Must(f, err)
+	verifier := testkit.Value(New(Config{Issuers: []Issuer{validIssuer(file)}, Now: testkit.NewClock(issuedAt).Now}))(f)
 	text := payload(f, "kubelet")
 	header, body := encode(`{"alg":"ES256","kid":"fixed"}`), encode(text)
 	digest := sha256.Sum256([]byte(header + "." + body))
-	der, err := private.Sign(nil, digest[:], crypto.SHA256)
-	testkit.Must(f, err)
+	der := testkit.Value(private.Sign(nil, digest[:], crypto.SHA256))(f)
 	var numbers struct{ R, S *big.Int }
 	if _, err := asn1.Unmarshal(der, &numbers); err != nil {
 		f.Fatal(err)

@@ -76,12 +76,9 @@ func (k keyPair) jwk() jose.JSONWebKey {
 // sign makes a token as an API server does: the header holds alg and kid.
 func (k keyPair) sign(tb testing.TB, payload string) string {
 	tb.Helper()
-	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: k.algorithm, Key: jose.JSONWebKey{Key: k.private, KeyID: k.id}}, nil)
-	testkit.Must(tb, err)
-	signed, err := signer.Sign([]byte(payload))
-	testkit.Must(tb, err)
-	raw, err := signed.CompactSerialize()
-	testkit.Must(tb, err)
+	signer := testkit.Value(jose.NewSigner(jose.SigningKey{Algorithm: k.algorithm, Key: jose.JSONWebKey{Key: k.private, KeyID: k.id}}, nil))(tb)
+	signed := testkit.Value(signer.Sign([]byte(payload)))(tb)
+	raw := testkit.Value(signed.CompactSerialize())(tb)
 	testkit.Note(tb, "token", raw)
 	return raw
 }
@@ -98,8 +95,7 @@ func (k keyPair) signParts(tb testing.TB, header, payload string) string {
 	tb.Helper()
 	signed := header + "." + payload
 	digest := sha256.Sum256([]byte(signed))
-	signature, err := k.private.Sign(rand.Reader, digest[:], crypto.SHA256)
-	testkit.Must(tb, err)
+	signature := testkit.Value(k.private.Sign(rand.Reader, digest[:], crypto.SHA256))(tb)
 	return signed + "." + encode(string(signature))
 }
 
@@ -111,8 +107,7 @@ func keySetJSON(tb testing.TB, pairs ...keyPair) []byte {
 	for _, k := range pairs {
 		set.Keys = append(set.Keys, k.jwk())
 	}
-	data, err := json.Marshal(set)
-	testkit.Must(tb, err)
+	data := testkit.Value(json.Marshal(set))(tb)
 	return data
 }
 
@@ -161,8 +156,7 @@ func newFixture(tb testing.TB, edit func(*Config)) *fixture {
 	if edit != nil {
 		edit(&config)
 	}
-	v, err := New(config)
-	testkit.Must(tb, err)
+	v := testkit.Value(New(config))(tb)
 	f.Verifier = v
 	return f
 }

@@ -403,8 +403,7 @@ func TestRunReadsTheFileAgain(t *testing.T) {
 	file := filepath.Join(dir, "jwks.json")
 	first, second := keySetJSON(t, keys().rsa), keySetJSON(t, keys().rsa, keys().rsa2)
 	synctest.Test(t, func(t *testing.T) {
-		v, err := New(Config{Issuers: []Issuer{validIssuer(file)}})
-		testkit.Must(t, err)
+		v := testkit.Value(New(Config{Issuers: []Issuer{validIssuer(file)}}))(t)
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
 		go func() { v.Run(ctx); close(ended) }()

@@ -16,8 +16,7 @@ import (
 
 func jwkJSON(t *testing.T, jwk jose.JSONWebKey) string {
 	t.Helper()
-	data, err := json.Marshal(jwk)
-	testkit.Must(t, err)
+	data := testkit.Value(json.Marshal(jwk))(t)
 	return string(data)
 }
 
@@ -102,8 +101,7 @@ func TestWhatIsNoKeySet(t *testing.T) {
 func TestAKeyKeepsItsAddressWhileItIsPublished(t *testing.T) {
 	t.Parallel()
 	parse := func(pairs ...keyPair) map[string]*key {
-		parsed, err := parseKeySet(keySetJSON(t, pairs...))
-		testkit.Must(t, err)
+		parsed := testkit.Value(parseKeySet(keySetJSON(t, pairs...)))(t)
 		return parsed
 	}
 	now := time.Now()

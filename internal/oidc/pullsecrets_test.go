@@ -93,8 +93,7 @@ func TestPullSecretsHaveTheirOwnSettings(t *testing.T) {
 	accept(t, f.Verifier, pullSecret(t))
 	config := Config{Issuers: []Issuer{validIssuer(f.file)}}
 	acceptingSecrets("team-b")(&config)
-	next, err := f.WithIssuers(config.Issuers)
-	testkit.Must(t, err)
+	next := testkit.Value(f.WithIssuers(config.Issuers))(t)
 	refuse(t, next, pullSecret(t), refusal.TokenPullSecret, "team-a")
 }
 

@@ -388,8 +388,7 @@ func TestSameOrigin(t *testing.T) {
 func TestProxyOfTheEnvironmentIsNotUsed(t *testing.T) {
 	t.Setenv("HTTPS_PROXY", "http://192.0.2.1:1")
 	t.Setenv("https_proxy", "http://192.0.2.1:1")
-	client, err := (&networkSource{}).client()
-	testkit.Must(t, err)
+	client := testkit.Value((&networkSource{}).client())(t)
 	if client.Transport.(*http.Transport).Proxy != nil {
 		t.Error("the client takes a proxy from somewhere")
 	}
@@ -397,8 +396,7 @@ func TestProxyOfTheEnvironmentIsNotUsed(t *testing.T) {
 
 func TestOldTLSIsRefused(t *testing.T) {
 	t.Parallel()
-	client, err := (&networkSource{}).client()
-	testkit.Must(t, err)
+	client := testkit.Value((&networkSource{}).client())(t)
 	config := client.Transport.(*http.Transport).TLSClientConfig
 	if config.MinVersion < 0x0303 || config.InsecureSkipVerify {
 		t.Errorf("TLS settings %+v", config)

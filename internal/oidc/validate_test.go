@@ -153,8 +153,7 @@ func TestNewNeedsNoFileAndNoNetwork(t *testing.T) {
 	} {
 		i := validIssuer("")
 		i.Discovery = d
-		v, err := New(Config{Issuers: []Issuer{i}})
-		testkit.Must(t, err)
+		v := testkit.Value(New(Config{Issuers: []Issuer{i}}))(t)
 		if s := v.Status()[0]; s != (IssuerStatus{Name: "prod-eu", Issuer: issuerURL}) {
 			t.Errorf("status %+v", s)
 		}

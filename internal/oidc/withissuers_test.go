@@ -13,8 +13,7 @@ import (
 // follow returns a Verifier that takes the place of the fixture's.
 func (f *fixture) follow(t *testing.T, issuers ...Issuer) *Verifier {
 	t.Helper()
-	v, err := f.WithIssuers(issuers)
-	testkit.Must(t, err)
+	v := testkit.Value(f.WithIssuers(issuers))(t)
 	return v
 }
 

@@ -290,8 +290,7 @@ deny:
 `)
 	explain := func(annotation string, scopes string) string {
 		_, trace := policy.Explain(Subject{Identity: someone(), Annotations: map[string]string{"a": annotation}}, "r", scopesOf(t, scopes))
-		data, err := json.Marshal(trace)
-		testkit.Must(t, err)
+		data := testkit.Value(json.Marshal(trace))(t)
 		return string(data)
 	}
 	const deny = `{"deny":[{"name":"block","origin":"policy.yaml: deny[0]","matched":false,"mismatches":["nodes"]}],"rules":[`

@@ -59,8 +59,7 @@ func recordedIdentity(t *testing.T, file string) {
 	}
 	decide := func(patch []byte) ScopeDecision {
 		t.Helper()
-		id, err := issuer.IdentifyClaims(patched(t, sections["token.json"], patch))
-		testkit.Must(t, err)
+		id := testkit.Value(issuer.IdentifyClaims(patched(t, sections["token.json"], patch)))(t)
 		return p.Decide(Subject{Identity: &id}, "registry.example.com", scopes).Scopes[0]
 	}
 	if d := decide([]byte("{}")); d.Reason != "" || len(d.Rules) == 0 {
@@ -85,8 +84,7 @@ func patched(t *testing.T, claims, patch []byte) []byte {
 		testkit.Must(t, json.Unmarshal(*text, into))
 	}
 	maps.Copy(all, changes) // null is equivalent to missing
-	text, err := json.Marshal(all)
-	testkit.Must(t, err)
+	text := testkit.Value(json.Marshal(all))(t)
 	return text
 }
 

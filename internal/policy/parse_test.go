@@ -25,8 +25,7 @@ rules:
 // (jwt-registry-auth, quay and ZITADEL accepted unset values). All faults are reported at once.
 func TestPolicyFaults(t *testing.T) {
 	t.Parallel()
-	archive, err := txtar.ParseFile("testdata/faults.txtar")
-	testkit.Must(t, err)
+	archive := testkit.Value(txtar.ParseFile("testdata/faults.txtar"))(t)
 	for pair := range slices.Chunk(archive.Files, 2) {
 		t.Run(pair[0].Name, func(t *testing.T) {
 			t.Parallel()

@@ -25,8 +25,7 @@ func TestPolicies(t *testing.T) {
 		t.Fatalf("found only %q, %v", names, err)
 	}
 	for _, name := range names {
-		archive, err := txtar.ParseFile(name)
-		testkit.Must(t, err)
+		archive := testkit.Value(txtar.ParseFile(name))(t)
 		var files []File
 		cases := 0
 		for _, file := range archive.Files {
@@ -36,8 +35,7 @@ func TestPolicies(t *testing.T) {
 				continue
 			}
 			cases++
-			policy, err := ParseFor(identities, files...)
-			testkit.Must(t, err)
+			policy := testkit.Value(ParseFor(identities, files...))(t)
 			t.Run(filepath.Base(name)+"/"+title, func(t *testing.T) {
 				t.Parallel()
 				runCase(t, policy, string(file.Data))
@@ -182,8 +180,7 @@ func external(t testing.TB, provider, text string) *oidc.Identity {
 
 func mustParse(t testing.TB, files ...File) *Policy {
 	t.Helper()
-	policy, err := Parse(files...)
-	testkit.Must(t, err)
+	policy := testkit.Value(Parse(files...))(t)
 	return policy
 }
 
@@ -194,8 +191,7 @@ func parseText(t testing.TB, text string) *Policy {
 
 func scopesOf(t testing.TB, text string) []registryauth.Scope {
 	t.Helper()
-	scopes, err := registryauth.ParseScopes([]string{text})
-	testkit.Must(t, err)
+	scopes := testkit.Value(registryauth.ParseScopes([]string{text}))(t)
 	return scopes
 }
 

@@ -332,8 +332,7 @@ func (c referenceCase) parse(t *testing.T) (*Policy, *Policies) {
 	}
 	var within []pattern.Pattern
 	for _, text := range c.within {
-		p, err := pattern.Parse(text)
-		testkit.Must(t, err)
+		p := testkit.Value(pattern.Parse(text))(t)
 		within = append(within, p)
 	}
 	var objects []*ObjectPolicy
@@ -349,8 +348,7 @@ func (c referenceCase) parse(t *testing.T) (*Policy, *Policies) {
 
 func asAny(t *testing.T, v any) (decoded any) {
 	t.Helper()
-	text, err := json.Marshal(v)
-	testkit.Must(t, err)
+	text := testkit.Value(json.Marshal(v))(t)
 	testkit.Must(t, json.Unmarshal(text, &decoded))
 	return decoded
 }

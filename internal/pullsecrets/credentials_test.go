@@ -91,8 +91,7 @@ func TestOneEntryOfManyCounts(t *testing.T) {
 		for i := range 100 {
 			auths[fmt.Sprintf(format, i)] = map[string]string{"password": password}
 		}
-		data, err := json.Marshal(auths)
-		testkit.Must(t, err)
+		data := testkit.Value(json.Marshal(auths))(t)
 		secret := &corev1.Secret{Type: corev1.SecretTypeDockercfg, Data: map[string][]byte{corev1.DockerConfigKey: data}}
 		if got := parseCredentials(secret, []string{"registry.example.com"}); !got.legacy || !got.others || len(got.hosts) != 1 || len(got.tokens) != 101 {
 			t.Errorf("one %s: legacy %t, others %t, hosts %v, %d tokens", one, got.legacy, got.others, got.hosts, len(got.tokens))

@@ -58,8 +58,7 @@ func (c *cluster) put(t *testing.T, objects ...metav1.Object) {
 		if o.GetUID() == "" {
 			o.SetUID(types.UID("uid-" + o.GetName()))
 		}
-		text, err := json.Marshal(o)
-		testkit.Must(t, err)
+		text := testkit.Value(json.Marshal(o))(t)
 		var object kubetest.Object
 		testkit.Must(t, json.Unmarshal(text, &object))
 		resource := strings.ToLower(reflect.TypeOf(o).Elem().Name()) + "s"
@@ -69,8 +68,7 @@ func (c *cluster) put(t *testing.T, objects ...metav1.Object) {
 
 func (c *cluster) read(t *testing.T) *Inventory {
 	t.Helper()
-	inventory, err := Read(t.Context(), c.Config)
-	testkit.Must(t, err)
+	inventory := testkit.Value(Read(t.Context(), c.Config))(t)
 	return inventory
 }
 

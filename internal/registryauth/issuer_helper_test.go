@@ -81,8 +81,7 @@ func newTestIssuer(t testing.TB, keys signing.Keys, edit func(*IssuerConfig)) *I
 	if edit != nil {
 		edit(&cfg)
 	}
-	issuer, err := NewIssuer(cfg)
-	testkit.Must(t, err)
+	issuer := testkit.Value(NewIssuer(cfg))(t)
 	return issuer
 }
 
@@ -96,7 +95,6 @@ func issueTestToken(t testing.TB, issuer *Issuer) Token {
 // newRegistry trusts what keys publish.
 func newRegistry(t testing.TB, keys ...signing.Keys) signingtest.Registry {
 	t.Helper()
-	jwks, err := signing.MarshalJWKS(keys...)
-	testkit.Must(t, err)
+	jwks := testkit.Value(signing.MarshalJWKS(keys...))(t)
 	return signingtest.NewRegistry(t, jwks, signing.MarshalCertificates(keys...))
 }

@@ -71,8 +71,7 @@ func TestDistributionRefusesWhatIsNotOurs(t *testing.T) {
 		parts := strings.Split(raw, ".")
 		fields := testkit.TokenPart(t, raw, part)
 		change(fields)
-		data, err := json.Marshal(fields)
-		testkit.Must(t, err)
+		data := testkit.Value(json.Marshal(fields))(t)
 		parts[part] = base64.RawURLEncoding.EncodeToString(data)
 		return strings.Join(parts, ".")
 	}
@@ -203,8 +202,7 @@ func TestTokenHeader(t *testing.T) {
 			keys := newTestKeys(t, algorithm, trust)
 			issued := issueTestToken(t, newTestIssuer(t, keys, nil))
 			jwk := jose.JSONWebKey{Key: keys.signer.Public()}
-			sum, err := jwk.Thumbprint(crypto.SHA256)
-			testkit.Must(t, err)
+			sum := testkit.Value(jwk.Thumbprint(crypto.SHA256))(t)
 			kid := base64.RawURLEncoding.EncodeToString(sum)
 			want := map[string]any{"alg": string(algorithm), "typ": "JWT", "kid": kid}
 			if trust == signing.TrustCertificate {
@@ -227,10 +225,8 @@ func TestTokenClaims(t *testing.T) {
 	now := time.Unix(1_800_000_000, 0)
 	issuer := newTestIssuer(t, newTestKeys(t, signing.EdDSA, signing.TrustJWKS), func(c *IssuerConfig) { c.Now = func() time.Time { return now } })
 	payload := func(grant Grant) string {
-		issued, err := issuer.Issue(grant)
-		testkit.Must(t, err)
-		data, err := base64.RawURLEncoding.DecodeString(strings.Split(issued.Value.Reveal(), ".")[1])
-		testkit.Must(t, err)
+		issued := testkit.Value(issuer.Issue(grant))(t)
+		data := testkit.Value(base64.RawURLEncoding.DecodeString(strings.Split(issued.Value.Reveal(), ".")[1]))(t)
 		return strings.Replace(string(data), issued.ID, "ID", 1)
 	}
 	const head = `{"iss":"pullpass.example.com","sub":"SUB","exp":1800000300,"nbf":1800000000,"iat":1800000000,"jti":"ID",` +
@@ -292,8 +288,7 @@ func TestTokensNameTheirHolderIfAsked(t *testing.T) {
 	t.Parallel()
 	for _, named := range []bool{false, true} {
 		issuer := newTestIssuer(t, newTestKeys(t, signing.EdDSA, signing.TrustJWKS), func(c *IssuerConfig) { c.NamesHolder = named })
-		issued, err := issuer.Issue(Grant{Holder: &Holder{Cluster: "prod", Namespace: "team-a"}})
-		testkit.Must(t, err)
+		issued := testkit.Value(issuer.Issue(Grant{Holder: &Holder{Cluster: "prod", Namespace: "team-a"}}))(t)
 		claims := fmt.Sprint(testkit.TokenPart(t, issued.Value.Reveal(), 1))
 		if issuer.NamesHolder() != named || strings.Contains(claims, "team-a") != named {
 			t.Errorf("names its holder: %t, want %t: %s", issuer.NamesHolder(), named, claims)
@@ -335,8 +330,7 @@ func TestTokenIDsAreUniqueAndRandom(t *testing.T) {
 	seen := make(map[string]bool, count)
 	var letters []map[byte]int
 	for range count {
-		issued, err := issuer.Issue(Grant{})
-		testkit.Must(t, err)
+		issued := testkit.Value(issuer.Issue(Grant{}))(t)
 		if seen[issued.ID] {
 			t.Fatalf("%s was issued twice", issued.ID)
 		}

@@ -39,8 +39,7 @@ func TestParseRequest(t *testing.T) {
 		t.Fatalf("found %d files: %v", len(files), err)
 	}
 	for _, file := range files {
-		archive, err := txtar.ParseFile(file)
-		testkit.Must(t, err)
+		archive := testkit.Value(txtar.ParseFile(file))(t)
 		if len(archive.Files) == 0 || len(archive.Files)%2 != 0 {
 			t.Fatalf("%s holds %d parts, want pairs", file, len(archive.Files))
 		}
@@ -52,8 +51,7 @@ func TestParseRequest(t *testing.T) {
 			}
 			t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar")+"/"+name, func(t *testing.T) {
 				t.Parallel()
-				req, err := ParseRequest(requestFromWire(t, string(request.Data)))
-				testkit.Must(t, err)
+				req := testkit.Value(ParseRequest(requestFromWire(t, string(request.Data))))(t)
 				if got := requestString(req); got != string(want.Data) {
 					t.Errorf("got\n%swant\n%s", got, want.Data)
 				}
@@ -304,10 +302,8 @@ func TestParseRequestReadsNoMoreThanTheLimit(t *testing.T) {
 func TestParseRequestCopiesWhatIsKept(t *testing.T) {
 	t.Parallel()
 	raw := strings.Clone("service=s&account=a&client_id=c&scope=repository:a:pull&password=p")
-	form, err := parseParameters(raw)
-	testkit.Must(t, err)
-	req, err := form.request()
-	testkit.Must(t, err)
+	form := testkit.Value(parseParameters(raw))(t)
+	req := testkit.Value(form.request())(t)
 	first := uintptr(unsafe.Pointer(unsafe.StringData(raw)))
 	for _, kept := range []string{req.Service, req.Account, req.ClientID, req.Scopes[0].Type, req.Scopes[0].Name, req.Scopes[0].Actions[0]} {
 		if at := uintptr(unsafe.Pointer(unsafe.StringData(kept))); kept == "" || first <= at && at < first+uintptr(len(raw)) {
@@ -455,8 +451,7 @@ func requestFromWire(t *testing.T, wire string) *http.Request {
 		head += fmt.Sprintf("\nContent-Length: %d", len(body))
 	}
 	raw := strings.ReplaceAll(head, "\n", "\r\n") + "\r\n\r\n" + body
-	r, err := http.ReadRequest(bufio.NewReader(bytes.NewBufferString(raw)))
-	testkit.Must(t, err)
+	r := testkit.Value(http.ReadRequest(bufio.NewReader(bytes.NewBufferString(raw))))(t)
 	return r
 }
 

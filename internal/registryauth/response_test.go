@@ -227,8 +227,7 @@ func TestWriteOverHTTP(t *testing.T) {
 		WriteToken(w, GrantPassword, token, responseNow)
 	}))
 	defer server.Close()
-	response, err := server.Client().Get(server.URL)
-	testkit.Must(t, err)
+	response := testkit.Value(server.Client().Get(server.URL))(t)
 	defer response.Body.Close()
 	if response.ContentLength < 6000 || len(response.TransferEncoding) > 0 {
 		t.Errorf("Content-Length %d, Transfer-Encoding %v: the answer was sent in chunks", response.ContentLength, response.TransferEncoding)

@@ -139,8 +139,7 @@ func scopeList(from, n int) string {
 func TestScopesShareNoMemory(t *testing.T) {
 	t.Parallel()
 	field := "repository:a/b:pull " + strings.Repeat("repository:other/x:pull ", 40)
-	scopes, err := ParseScopes([]string{field})
-	testkit.Must(t, err)
+	scopes := testkit.Value(ParseScopes([]string{field}))(t)
 	begin := uintptr(unsafe.Pointer(unsafe.StringData(field)))
 	for _, part := range []string{scopes[0].Type, scopes[0].Name, scopes[0].Actions[0]} {
 		if at := uintptr(unsafe.Pointer(unsafe.StringData(part))); at >= begin && at < begin+uintptr(len(field)) {

@@ -39,8 +39,7 @@ func TestAssertionsAreServedWhereTheyAreConfigured(t *testing.T) {
 		bodies = append(bodies, body)
 	}
 	before := p.service.current.Load()
-	key, err := before.assertions.Keys().Signing()
-	testkit.Must(t, err)
+	key := testkit.Value(before.assertions.Keys().Signing())(t)
 	if !strings.Contains(bodies[0], `"https://pullpass.example.com"`) || !strings.Contains(bodies[1], key.ID) {
 		t.Errorf("served are\n%s", strings.Join(bodies, "\n"))
 	}

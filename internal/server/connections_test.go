@@ -33,8 +33,7 @@ type bounded struct {
 func startBounded(t *testing.T, drain time.Duration, handler http.HandlerFunc) bounded {
 	t.Helper()
 	c := newConnections(8*connectionBytes, connectionBytes, func(a netip.Addr) bool { return a == netip.MustParseAddr("127.0.0.9") })
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	testkit.Must(t, err)
+	listener := testkit.Value(net.Listen("tcp", "127.0.0.1:0"))(t)
 	server := newHTTPServer(c.handler(wholeRequests(handler)), nil, slog.New(slog.DiscardHandler))
 	server.Protocols = &http.Protocols{}
 	server.Protocols.SetHTTP1(true)
@@ -72,8 +71,7 @@ func startSlow(t *testing.T) (b bounded, release chan bool) {
 func (b bounded) from(t *testing.T, address, text string) net.Conn {
 	t.Helper()
 	dialer := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(address)}}
-	c, err := dialer.Dial("tcp", b.address)
-	testkit.Must(t, err)
+	c := testkit.Value(dialer.Dial("tcp", b.address))(t)
 	t.Cleanup(func() { c.Close() })
 	testkit.Must(t, c.SetReadDeadline(time.Now().Add(time.Minute)))
 	_, _ = io.WriteString(c, text) // it may be closed already
@@ -375,8 +373,7 @@ func TestConnectionsEndWhenThereAreMany(t *testing.T) {
 	t.Parallel()
 	b := startBounded(t, time.Minute, func(http.ResponseWriter, *http.Request) {})
 	for n, want := range []bool{false, false, true} {
-		response, err := http.ReadResponse(bufio.NewReader(b.from(t, "127.0.0.1", getRequest)), nil)
-		testkit.Must(t, err)
+		response := testkit.Value(http.ReadResponse(bufio.NewReader(b.from(t, "127.0.0.1", getRequest)), nil))(t)
 		if response.Close != want {
 			t.Errorf("connection %d: the answer is the last one: %t", n+1, response.Close)
 		}

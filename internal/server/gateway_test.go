@@ -66,8 +66,7 @@ func upstreamEntry(name string, registry *registrytest.Server, more string) stri
 func (g *gatewayed) token(t *testing.T, raw string, scopes ...string) string {
 	t.Helper()
 	form := url.Values{"grant_type": {"password"}, "service": {gatewayService}, "username": {"x"}, "password": {raw}, "scope": {strings.Join(scopes, " ")}, "client_id": {"containerd-client"}}
-	response, err := g.Client.PostForm(g.url+"/token", form)
-	testkit.Must(t, err)
+	response := testkit.Value(g.Client.PostForm(g.url+"/token", form))(t)
 	defer response.Body.Close()
 	var answer struct{ Token string }
 	if err := json.NewDecoder(response.Body).Decode(&answer); err != nil || response.StatusCode != http.StatusOK {
@@ -175,8 +174,7 @@ func TestGatewayTakesNoLateBodyForARequest(t *testing.T) {
 	token := g.token(t, raw, "repository:ghcr.io/acme/app:pull,push")
 	const hidden = "GET /v2/ HTTP/1.1\r\nHost: x\r\n\r\n"
 	dial := func(t *testing.T) net.Conn {
-		c, err := tls.Dial("tcp", strings.TrimPrefix(g.url, "https://"), &tls.Config{InsecureSkipVerify: true})
-		testkit.Must(t, err)
+		c := testkit.Value(tls.Dial("tcp", strings.TrimPrefix(g.url, "https://"), &tls.Config{InsecureSkipVerify: true}))(t)
 		t.Cleanup(func() { c.Close() })
 		testkit.Must(t, c.SetReadDeadline(time.Now().Add(time.Minute)))
 		return c
@@ -320,8 +318,7 @@ func TestGatewayCAChanges(t *testing.T) {
 	t.Parallel()
 	registry, other := registrytest.NewRegistry(t, ""), registrytest.NewRegistry(t, "")
 	registry.Put(t, "acme/app", "v1", []byte("layer"))
-	wrong, err := filepath.Abs(other.CAFile)
-	testkit.Must(t, err)
+	wrong := testkit.Value(filepath.Abs(other.CAFile))(t)
 	g := startGateway(t, strings.Replace(upstreamEntry("ghcr.io", registry, ""), registry.CAFile, "ca.crt", 1), map[string]string{"ca.crt": testkit.Read(t, wrong)})
 	raw := kubetest.Token(t, "https://issuer.example.com")
 	ask := func() int {
@@ -349,8 +346,7 @@ func TestGatewayCertificate(t *testing.T) {
 	g.Put(t, "gateway.key", string(pkitest.KeyPEM(t, cert.Key)))
 	g.Configure(t, "gateway: {", "gateway: {tls: {certFile: gateway.crt, keyFile: gateway.key}, ")
 	served := func(address string) time.Time {
-		c, err := tls.Dial("tcp", address, &tls.Config{InsecureSkipVerify: true})
-		testkit.Must(t, err)
+		c := testkit.Value(tls.Dial("tcp", address, &tls.Config{InsecureSkipVerify: true}))(t)
 		defer c.Close()
 		return c.ConnectionState().PeerCertificates[0].NotAfter
 	}

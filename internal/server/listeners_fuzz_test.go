@@ -184,8 +184,7 @@ func basicOf(password string) string {
 
 func accessOf(t *testing.T, issued string) []registryauth.Scope {
 	t.Helper()
-	data, err := json.Marshal(testkit.TokenPart(t, issued, 1)["access"])
-	testkit.Must(t, err)
+	data := testkit.Value(json.Marshal(testkit.TokenPart(t, issued, 1)["access"]))(t)
 	var access []registryauth.Scope
 	testkit.Must(t, json.Unmarshal(data, &access))
 	return access

@@ -20,8 +20,7 @@ var noFiles = map[string]func(t *testing.T, name string){
 	"a directory": func(t *testing.T, name string) { testkit.Must(t, os.Mkdir(name, 0o700)) },
 	"a device":    func(t *testing.T, name string) { testkit.Must(t, os.Symlink("/dev/zero", name)) },
 	"a socket": func(t *testing.T, name string) {
-		listener, err := net.Listen("unix", name)
-		testkit.Must(t, err)
+		listener := testkit.Value(net.Listen("unix", name))(t)
 		t.Cleanup(func() { _ = listener.Close() })
 	},
 }

@@ -33,8 +33,7 @@ func TestServeWritesStatus(t *testing.T) {
 	})
 	testkit.Eventually(t, "the service gets ready", func() bool { return p.Ready(t) })
 	says := func() string {
-		text, err := json.Marshal(api.Object("repositoryaccesses", "team-a", "web")["status"])
-		testkit.Must(t, err)
+		text := testkit.Value(json.Marshal(api.Object("repositoryaccesses", "team-a", "web")["status"]))(t)
 		return string(text)
 	}
 	testkit.Eventually(t, "the status says which rule grants it", func() bool { return strings.Contains(says(), `"rules":["first"]`) })

@@ -35,8 +35,7 @@ func TestServeReopensTheAuditFileAtSIGHUP(t *testing.T) {
 	p.Status(t, "no token")
 	testkit.Must(t, p.stop())
 	for _, name := range []string{file, file + ".1"} {
-		data, err := os.ReadFile(name)
-		testkit.Must(t, err)
+		data := testkit.Value(os.ReadFile(name))(t)
 		if got := proxytest.EventIDs(t, data); len(got) != 1 {
 			t.Errorf("%s has %d lines, want 1", name, len(got))
 		}

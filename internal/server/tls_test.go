@@ -54,8 +54,7 @@ func newTLSRig(t *testing.T, clientCA string) *tlsRig {
 		testkit.Put(t, rig.cfg.Server.TLS.ClientCAFile, clientCA)
 	}
 	testkit.Must(t, rig.reload())
-	listener, err := net.Listen("tcp", "localhost:0")
-	testkit.Must(t, err)
+	listener := testkit.Value(net.Listen("tcp", "localhost:0"))(t)
 	rig.address = "localhost" + listener.Addr().String()[strings.LastIndex(listener.Addr().String(), ":"):]
 	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		seen := "anonymous"
@@ -439,8 +438,7 @@ func TestTLSSpeaksWhatATokenEndpointNeeds(t *testing.T) {
 	curve := func(client *tls.Config) tls.CurveID {
 		t.Helper()
 		client.RootCAs = rig.ca.Pool()
-		conn, err := tls.Dial("tcp", rig.address, client)
-		testkit.Must(t, err)
+		conn := testkit.Value(tls.Dial("tcp", rig.address, client))(t)
 		defer conn.Close()
 		return conn.ConnectionState().CurveID
 	}

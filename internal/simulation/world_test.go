@@ -125,8 +125,7 @@ func newWorld(t *testing.T, seed uint64) *world {
 	for _, name := range []string{"east", "west"} {
 		w.clusters = append(w.clusters, w.newCluster(name))
 	}
-	operator, err := state.OpenRedis(state.RedisConfig{Addresses: []string{"redis:6379"}, Dial: w.net.dialer("operator", "10.9.0.1")})
-	testkit.Must(t, err)
+	operator := testkit.Value(state.OpenRedis(state.RedisConfig{Addresses: []string{"redis:6379"}, Dial: w.net.dialer("operator", "10.9.0.1")}))(t)
 	w.operator = state.NewRedisRevocations(operator)
 	w.closers = append(w.closers, func() { _ = operator.Close() })
 	w.files.set(policy{rules: []rule{{namespaces: namespaces, repository: "{namespace}/**"}, {namespaces: namespaces, repository: upstream + "/{namespace}/**"}}})

@@ -71,8 +71,7 @@ func atOnce[T any](t *testing.T, tests map[string]T, run func(*testing.T, T)) {
 
 func newMemory(t *testing.T, config state.MemoryConfig) *state.Memory {
 	t.Helper()
-	memory, err := state.NewMemory(config)
-	testkit.Must(t, err)
+	memory := testkit.Value(state.NewMemory(config))(t)
 	return memory
 }
 
@@ -91,8 +90,7 @@ func replicas(t *testing.T, config state.RedisConfig) (both [2]statetest.Replica
 
 func open(t testing.TB, config state.RedisConfig) *state.Redis {
 	t.Helper()
-	redis, err := state.OpenRedis(config)
-	testkit.Must(t, err)
+	redis := testkit.Value(state.OpenRedis(config))(t)
 	t.Cleanup(func() { redis.Close() })
 	return redis
 }

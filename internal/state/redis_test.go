@@ -63,11 +63,9 @@ func TestWhatRedisHolds(t *testing.T) {
 		t.Fatal(err)
 	}
 	lives := map[string][]time.Duration{}
-	keys, err := admin.Keys(t.Context(), "*").Result()
-	testkit.Must(t, err)
+	keys := testkit.Value(admin.Keys(t.Context(), "*").Result())(t)
 	for _, key := range keys {
-		ttl, err := admin.PTTL(t.Context(), key).Result()
-		testkit.Must(t, err)
+		ttl := testkit.Value(admin.PTTL(t.Context(), key).Result())(t)
 		prefix, use, hash := key[:len("pullpass:")], "", ""
 		if use, hash, _ = strings.Cut(strings.TrimPrefix(key, prefix), ":"); prefix != "pullpass:" || strings.Contains(key, "caller") || hash != "" && len(hash) != 43 {
 			t.Errorf("key %q", key)

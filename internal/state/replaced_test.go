@@ -27,8 +27,7 @@ type network struct {
 
 func newNetwork(t *testing.T, server string) *network {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	testkit.Must(t, err)
+	listener := testkit.Value(net.Listen("tcp", "127.0.0.1:0"))(t)
 	n := &network{address: listener.Addr().String()}
 	var running sync.WaitGroup
 	t.Cleanup(running.Wait)

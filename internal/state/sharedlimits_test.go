@@ -11,8 +11,7 @@ import (
 
 func sharedLimits(t testing.TB, redis *state.Redis, now func() time.Time) *state.SharedLimits {
 	t.Helper()
-	local, err := state.NewMemory(state.MemoryConfig{Now: now})
-	testkit.Must(t, err)
+	local := testkit.Value(state.NewMemory(state.MemoryConfig{Now: now}))(t)
 	return state.NewSharedLimits(state.SharedLimitsConfig{Shared: redis, Local: local, Now: now})
 }
 

@@ -37,8 +37,7 @@ func TestReadRefusesWhatIsNoFile(t *testing.T) {
 	dir := t.TempDir()
 	fifo, socket := filepath.Join(dir, "fifo"), filepath.Join(dir, "socket")
 	testkit.Must(t, syscall.Mkfifo(fifo, 0o600))
-	listener, err := net.Listen("unix", socket)
-	testkit.Must(t, err)
+	listener := testkit.Value(net.Listen("unix", socket))(t)
 	t.Cleanup(func() { _ = listener.Close() })
 	for name, kind := range map[string]string{dir: "a directory", fifo: "a FIFO", socket: "a socket", "/dev/zero": "a device"} {
 		link := filepath.Join(t.TempDir(), "link")

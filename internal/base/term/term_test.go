@@ -59,8 +59,7 @@ func TestShellWord(t *testing.T) {
 func TestASCIIJSON(t *testing.T) {
 	t.Parallel()
 	for _, s := range []string{"", "a", "é\u009b\u202e\x7f", "😀", "\xff"} {
-		line, err := json.Marshal(s)
-		testkit.Must(t, err)
+		line := testkit.Value(json.Marshal(s))(t)
 		var before, after string
 		escaped := ASCIIJSON(line)
 		testkit.Must(t, json.Unmarshal(line, &before))

@@ -27,8 +27,7 @@ type replica struct {
 
 func newReplica(t *testing.T, api *kubetest.Server, identity string) *replica {
 	t.Helper()
-	client, err := leaseClient(api)
-	testkit.Must(t, err)
+	client := testkit.Value(leaseClient(api))(t)
 	r := &replica{Leader: Leader{Log: slog.New(slog.DiscardHandler), Lease: Lease{Client: client, Namespace: "pullpass", Name: "lead", Identity: identity, Duration: LeadDuration, Now: time.Now}}, ended: make(chan error, 1)}
 	ctx, stop := context.WithCancel(t.Context())
 	r.stop = stop
@@ -131,8 +130,7 @@ func TestBothSeeThatNobodyLeads(t *testing.T) {
 			api.Put("leases", kubetest.Object{"metadata": kubetest.Object{"namespace": "pullpass", "name": "lead", "uid": "u"}, "spec": kubetest.Object{"holderIdentity": "other"}})
 			api.ServeHTTP(w, r)
 		})
-		client, err := leaseClient(api)
-		testkit.Must(t, err)
+		client := testkit.Value(leaseClient(api))(t)
 		l := &Leader{Log: slog.New(slog.DiscardHandler), Lease: Lease{Client: client, Namespace: "pullpass", Name: "lead", Identity: "this", Duration: LeadDuration, Now: time.Now}}
 		if isHeld, err := l.hold(t.Context()); isHeld || err != nil {
 			t.Errorf("held: %t, error %v", isHeld, err)

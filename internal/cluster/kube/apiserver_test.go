@@ -60,7 +60,6 @@ func newTestCluster(t testing.TB, s *apiServer, config ClusterConfig) *Cluster {
 	t.Helper()
 	config.Name = cmp.Or(config.Name, "one")
 	config.REST = &rest.Config{Host: "http://api.example.com", Transport: s}
-	c, err := NewCluster(config)
-	testkit.Must(t, err)
+	c := testkit.Value(NewCluster(config))(t)
 	return c
 }

@@ -100,8 +100,7 @@ func TestRefillOne(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := &resource{budget: 1000, keep: keepAnnotations([]string{key}), ledgers: ledgers{}, objects: map[objectKey]object{}, refill: make(chan struct{}, 1)}
-			first, err := r.convert(made("uid", 10))
-			testkit.Must(t, err)
+			first := testkit.Value(r.convert(made("uid", 10)))(t)
 			r.put(first.key, first.object.stripped(), true)
 			isAsked := false
 			r.fetch = func(context.Context, string, string) (metav1.Object, error) {

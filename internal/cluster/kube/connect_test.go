@@ -56,10 +56,8 @@ func TestKubeconfig(t *testing.T) {
 	for name, content := range map[string]string{"ca.crt": string(ca), "token": "the-token", "config": fmt.Sprintf(kubeconfig, "good", server.URL)} {
 		testkit.Must(t, os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600))
 	}
-	connection, err := Kubeconfig(filepath.Join(dir, "config"))
-	testkit.Must(t, err)
-	c, err := NewCluster(ClusterConfig{Name: "one", REST: connection, PodChecks: true, NodeFallback: true, NodeAddresses: true})
-	testkit.Must(t, err)
+	connection := testkit.Value(Kubeconfig(filepath.Join(dir, "config")))(t)
+	c := testkit.Value(NewCluster(ClusterConfig{Name: "one", REST: connection, PodChecks: true, NodeFallback: true, NodeAddresses: true}))(t)
 	if facts, err := c.Lookup(t.Context(), webPod(), nil); err != nil || facts.Node.UID != "uid-node" || s.Count("get") != 5 {
 		t.Errorf("facts %+v, %v", facts, err)
 	}

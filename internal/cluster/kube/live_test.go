@@ -354,8 +354,7 @@ func TestNamespaceMadeAgainWhileWatchesAreBroken(t *testing.T) {
 		synctest.Wait()
 		labels := func(uid string) string {
 			t.Helper()
-			facts, err := c.Lookup(t.Context(), identity("one", "team-a", "web", uid), nil)
-			testkit.Must(t, err)
+			facts := testkit.Value(c.Lookup(t.Context(), identity("one", "team-a", "web", uid), nil))(t)
 			return facts.NamespaceLabels["tier"]
 		}
 		if got := labels("uid-web-new"); got != "none" {

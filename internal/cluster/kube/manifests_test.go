@@ -277,8 +277,7 @@ func TestForms(t *testing.T) {
 // Without any file, no ServiceAccount has annotations, and that is not a fault.
 func TestNoFiles(t *testing.T) {
 	t.Parallel()
-	m, err := NewManifests(ManifestsConfig{AnnotationKeys: []string{key}})
-	testkit.Must(t, err)
+	m := testkit.Value(NewManifests(ManifestsConfig{AnnotationKeys: []string{key}}))(t)
 	if got, err := annotations(t, m, identity("one", "team-a", "web", "uid-web")); got != nil || err != nil {
 		t.Errorf("annotations %v, %v", got, err)
 	}
@@ -289,8 +288,7 @@ func TestNoFiles(t *testing.T) {
 func TestSameKeysDoNotReadTheFiles(t *testing.T) {
 	t.Parallel()
 	file := testkit.TempFile(t, "list.yaml", list)
-	m, err := NewManifests(ManifestsConfig{Files: map[string][]string{"one": {file}}, AnnotationKeys: []string{"b", key}})
-	testkit.Must(t, err)
+	m := testkit.Value(NewManifests(ManifestsConfig{Files: map[string][]string{"one": {file}}, AnnotationKeys: []string{"b", key}}))(t)
 	testkit.Must(t, os.Remove(file))
 	if err := m.SetAnnotationKeys([]string{key, "b"}); err != nil {
 		t.Error(err)
@@ -312,8 +310,7 @@ func TestSameKeysDoNotReadTheFiles(t *testing.T) {
 func TestReloadKeepsTheLastGood(t *testing.T) {
 	t.Parallel()
 	file := testkit.TempFile(t, "list.yaml", list)
-	m, err := NewManifests(ManifestsConfig{Files: map[string][]string{"one": {file}}, AnnotationKeys: []string{key}})
-	testkit.Must(t, err)
+	m := testkit.Value(NewManifests(ManifestsConfig{Files: map[string][]string{"one": {file}}, AnnotationKeys: []string{key}}))(t)
 	id := identity("one", "team-a", "web", "uid-web")
 	has := func(want string) {
 		t.Helper()

@@ -278,8 +278,7 @@ func TestNoFault(t *testing.T) {
 func TestTimeLimitOfTheConnection(t *testing.T) {
 	testkit.Bubble(t, func(t *testing.T) {
 		s := newAPIServer(team()...)
-		c, err := NewCluster(ClusterConfig{Name: "one", REST: &rest.Config{Host: "http://api.example.com", Transport: s, Timeout: time.Second}})
-		testkit.Must(t, err)
+		c := testkit.Value(NewCluster(ClusterConfig{Name: "one", REST: &rest.Config{Host: "http://api.example.com", Transport: s, Timeout: time.Second}}))(t)
 		run(t, c)
 		s.Count("watch")
 		time.Sleep(4 * time.Minute)
@@ -355,8 +354,7 @@ func TestKeptIsWhatIsWanted(t *testing.T) {
 		{"Node with labels", keepNode(true), &metav1.PartialObjectMetadata{ObjectMeta: metadata}, []string{"L", "LABEL", "NAME", "UID"}},
 		{"Node with addresses", keepNode(false), &node, []string{"an address", "NAME", "UID"}},
 	} {
-		i, err := (&resource{keep: test.keep}).convert(test.from)
-		testkit.Must(t, err)
+		i := testkit.Value((&resource{keep: test.keep}).convert(test.from))(t)
 		i.object.claim = nil // its texts are those of the object
 		got := texts(reflect.ValueOf(i))
 		want := append(slices.Clone(id), test.want...)

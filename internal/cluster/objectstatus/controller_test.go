@@ -171,8 +171,7 @@ func TestStatusFollows(t *testing.T) {
 		if s := r.status("accesspolicies", "", "p"); s.Conditions[0].Reason != "Invalid" || !strings.Contains(s.Conditions[0].Message, "rules[0]") {
 			t.Errorf("%+v", s)
 		}
-		p, err := policy.Parse(policy.File{Name: "p", Data: []byte(strings.ReplaceAll(filePolicy, "shared/*", "by-object/*"))})
-		testkit.Must(t, err)
+		p := testkit.Value(policy.Parse(policy.File{Name: "p", Data: []byte(strings.ReplaceAll(filePolicy, "shared/*", "by-object/*"))}))(t)
 		first.Use(Serving{Policy: p, Services: []string{"x"}})
 		time.Sleep(3 * time.Second)
 		r.expect("after a change of the policy file", "web", "2 Valid AllGranted team-a/web=All[ceiling] by-object/x=All[ceiling]")

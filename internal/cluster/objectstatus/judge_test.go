@@ -34,8 +34,7 @@ deny:
 // object is judged.
 func newTestJudge(t *testing.T, text string, within []string, services []string, requests ...*policy.Request) *judge {
 	t.Helper()
-	p, err := policy.Parse(policy.File{Name: "p", Data: []byte(text)})
-	testkit.Must(t, err)
+	p := testkit.Value(policy.Parse(policy.File{Name: "p", Data: []byte(text)}))(t)
 	j := &judge{policy: p, services: services, cluster: "one", allows: map[string][]pattern.Pattern{}, counts: map[string]bool{}}
 	for _, w := range within {
 		j.within = append(j.within, pattern.Pattern(w))
@@ -122,8 +121,7 @@ func TestExtents(t *testing.T) {
 		test.services = cmp.Or(test.services, "one.example.com")
 		o := request("r", strings.Split(test.accounts, ","), []string{test.repository}, strings.Split(test.actions, ","))
 		j := newTestJudge(t, filePolicy, test.within, strings.Split(test.services, ","), o.Request)
-		s, err := j.status(t.Context(), o)
-		testkit.Must(t, err)
+		s := testkit.Value(j.status(t.Context(), o))(t)
 		r := s.Repositories[0]
 		got := strings.Join(append(append([]string{string(r.Granted)}, r.Rules...), r.Services...), " ")
 		if got != test.want || !strings.Contains(r.Reason, test.reason) || !strings.Contains(r.Remedy, test.remedy) || (r.Reason == "") != (r.Granted == policyobjects.All) {
@@ -148,8 +146,7 @@ rules:
 - {name: deep, subjects: [{namespaces: [team-a]}], requests: true, allow: [{repositories: ["*/*/*/*/**"], actions: [pull]}]}
 `
 	o := request("r", []string{"web"}, []string{"**"}, []string{"pull"})
-	s, err := newTestJudge(t, gap, allObjects, []string{"x"}, o.Request).status(t.Context(), o)
-	testkit.Must(t, err)
+	s := testkit.Value(newTestJudge(t, gap, allObjects, []string{"x"}, o.Request).status(t.Context(), o))(t)
 	if got := s.Repositories[0].Granted; got != policyobjects.Part {
 		t.Errorf("%s is granted, but nothing with three components is", got)
 	}
@@ -165,8 +162,7 @@ func TestConditions(t *testing.T) {
 		{"web", "team-a/b,{namespace}/x", "Invalid", "Invalid", "nothing of it counts"},
 	} {
 		o := request("r", strings.Split(test.accounts, ","), strings.Split(test.repositories, ","), []string{"pull"})
-		s, err := newTestJudge(t, filePolicy, allObjects, []string{"x"}, o.Request).status(t.Context(), o)
-		testkit.Must(t, err)
+		s := testkit.Value(newTestJudge(t, filePolicy, allObjects, []string{"x"}, o.Request).status(t.Context(), o))(t)
 		if s.ObservedGeneration != 3 || len(s.Conditions) != 2 || s.Conditions[0].Reason != test.accepted || s.Conditions[1].Reason != test.granted || !strings.HasPrefix(s.Conditions[1].Message, test.message) {
 			t.Errorf("%s for %s: %+v", test.repositories, test.accounts, s.Conditions)
 		}
@@ -198,8 +194,7 @@ func TestWherePatternsMeet(t *testing.T) {
 		text := "apiVersion: pullpass.dev/v1alpha1\nkind: AccessPolicy\nrules:\n" +
 			"- {name: r, subjects: [{namespaces: [team-a]}], requests: true, allow: [{repositories: [\"" + test.allowed + "\"], actions: [pull]}]}"
 		o := request("r", []string{"web"}, []string{"b/**"}, []string{"pull"})
-		s, err := newTestJudge(t, text, []string{test.within}, []string{"x"}, o.Request).status(t.Context(), o)
-		testkit.Must(t, err)
+		s := testkit.Value(newTestJudge(t, text, []string{test.within}, []string{"x"}, o.Request).status(t.Context(), o))(t)
 		if got := s.Repositories[0]; got.Granted != test.want {
 			t.Errorf("b/** with %s within %s: %+v", test.allowed, test.within, got)
 		}
@@ -275,8 +270,7 @@ func TestStatusAgreesWithDecisions(t *testing.T) {
 		asked, wants := path(components[:len(components)-1], 1), actions[random.IntN(len(actions))]
 		o := request("r", []string{"web"}, []string{asked}, wants)
 		j := newTestJudge(t, text, within, []string{"x"}, o.Request)
-		s, err := j.status(t.Context(), o)
-		testkit.Must(t, err)
+		s := testkit.Value(j.status(t.Context(), o))(t)
 		extent := s.Repositories[0].Granted
 		extents[extent]++
 		account, _, _ := j.account("team-a", "web")
@@ -330,8 +324,7 @@ func TestStepsOfOneObject(t *testing.T) {
 	t.Parallel()
 	o := manyPairs()
 	j := newTestJudge(t, filePolicy, allObjects, []string{"x", "y"}, o.Request)
-	s, err := j.status(t.Context(), o)
-	testkit.Must(t, err)
+	s := testkit.Value(j.status(t.Context(), o))(t)
 	if c := s.Conditions[1]; c.Status != "Unknown" || c.Reason != "TooMany" || !strings.Contains(c.Message, "write several objects") {
 		t.Errorf("%+v", c)
 	}
@@ -400,8 +393,7 @@ func TestStatusOfAnObjectBeyondItsBudget(t *testing.T) {
 	t.Parallel()
 	o := request("r", []string{"web"}, []string{"team-a/web"}, []string{"pull"})
 	o.Request, o.Beyond, o.Remembered = nil, true, o.Remembered.Forget()
-	s, err := newTestJudge(t, filePolicy, allObjects, []string{"x"}).status(t.Context(), o)
-	testkit.Must(t, err)
+	s := testkit.Value(newTestJudge(t, filePolicy, allObjects, []string{"x"}).status(t.Context(), o))(t)
 	if a, g := s.Conditions[0], s.Conditions[1]; a.Type != "Accepted" || a.Status != "False" || a.Reason != "TooMany" || g.Type != "Granted" || g.Status != "False" || g.Reason != "TooMany" || s.Repositories != nil {
 		t.Errorf("%+v", s)
 	}

@@ -29,10 +29,8 @@ rules:
 // decided has a policy decide about the requested scopes.
 func decided(t *testing.T, annotation string, asked ...string) func(*exchange.Event) {
 	t.Helper()
-	p, err := policy.Parse(policy.File{Name: "policy.yaml", Data: []byte(messagePolicy)})
-	testkit.Must(t, err)
-	scopes, err := registryauth.ParseScopes(asked)
-	testkit.Must(t, err)
+	p := testkit.Value(policy.Parse(policy.File{Name: "policy.yaml", Data: []byte(messagePolicy)}))(t)
+	scopes := testkit.Value(registryauth.ParseScopes(asked))(t)
 	id := &oidc.Identity{Cluster: "prod", Kubernetes: oidc.KubernetesIdentity{Namespace: "team-b", ServiceAccount: oidc.ObjectRef{Name: "web"}}}
 	subject := policy.Subject{Identity: id, Annotations: map[string]string{"pullpass.dev/repositories": annotation}}
 	return func(e *exchange.Event) {

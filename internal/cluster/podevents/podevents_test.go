@@ -124,8 +124,7 @@ func (a *eventAPI) serve() *rest.Config {
 // start runs Events until the test ends.
 func start(t *testing.T, c Config) *Events {
 	t.Helper()
-	p, err := New(c)
-	testkit.Must(t, err)
+	p := testkit.Value(New(c))(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	running.Go(func() { p.Run(ctx) })
@@ -491,8 +490,7 @@ func TestHangingAPI(t *testing.T) {
 func withAPI(t *testing.T, test func(t *testing.T, api *eventAPI, p *Events)) {
 	testkit.Bubble(t, func(t *testing.T) {
 		api := newEventAPI(t)
-		p, err := New(Config{Clusters: map[string]*rest.Config{"prod": api.config()}})
-		testkit.Must(t, err)
+		p := testkit.Value(New(Config{Clusters: map[string]*rest.Config{"prod": api.config()}}))(t)
 		test(t, api, p)
 	})
 }

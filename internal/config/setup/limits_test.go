@@ -12,8 +12,7 @@ import (
 // Limits that the configuration allows take effect. An invalid limit would let no request pass.
 func TestLimitsAtTheirBounds(t *testing.T) {
 	t.Parallel()
-	memory, err := state.NewMemory(state.MemoryConfig{})
-	testkit.Must(t, err)
+	memory := testkit.Value(state.NewMemory(state.MemoryConfig{}))(t)
 	for i, limit := range limitsAtTheirBounds {
 		if wait := (limiter{memory, state.Limit(limit)}).Take(t.Context(), fmt.Sprint(i)); wait != 0 {
 			t.Errorf("%+v: wait %s", limit, wait)

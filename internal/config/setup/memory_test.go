@@ -85,14 +85,12 @@ func TestCachesFollowTheMemoryLimit(t *testing.T) {
 // Mistake: each bound is small, but their sum is not.
 func TestBoundsFitTheChartsContainer(t *testing.T) {
 	t.Parallel()
-	values, err := os.ReadFile("../../../deploy/helm/pullpass/values.yaml")
-	testkit.Must(t, err)
+	values := testkit.Value(os.ReadFile("../../../deploy/helm/pullpass/values.yaml"))(t)
 	match := regexp.MustCompile(`(?m)^  limits: \{memory: (\d+)Mi\}$`).FindSubmatch(values)
 	if match == nil {
 		t.Fatal("the chart has no limit of memory")
 	}
-	mebibytes, err := strconv.ParseInt(string(match[1]), 10, 64)
-	testkit.Must(t, err)
+	mebibytes := testkit.Value(strconv.ParseInt(string(match[1]), 10, 64))(t)
 	container := mebibytes << 20
 	if container != usualContainer {
 		t.Errorf("the chart has a limit of %d MiB, want the default limit, %d MiB", mebibytes, usualContainer>>20)

@@ -30,8 +30,7 @@ func clientOf(t *testing.T, answer http.HandlerFunc, logins Logins) *Client {
 	t.Helper()
 	server := httptest.NewServer(answer)
 	t.Cleanup(server.Close)
-	c, err := New(Config{Name: "a", URL: server.URL, Logins: logins})
-	testkit.Must(t, err)
+	c := testkit.Value(New(Config{Name: "a", URL: server.URL, Logins: logins}))(t)
 	return c
 }
 

@@ -17,8 +17,7 @@ import (
 // before it has the body: for a chunk out of order, or a blob in the POST.
 func TestABodyThatNobodyAsksFor(t *testing.T) {
 	testkit.Bubble(t, func(t *testing.T) {
-		c, err := New(Config{Name: "a", URL: "http://registry.example.com"})
-		testkit.Must(t, err)
+		c := testkit.Value(New(Config{Name: "a", URL: "http://registry.example.com"}))(t)
 		c.wants.Store(&learned{})
 		ours, theirs := net.Pipe()
 		c.wire.dial = func(context.Context, string, string) (net.Conn, error) { return ours, nil }
@@ -33,8 +32,7 @@ func TestABodyThatNobodyAsksFor(t *testing.T) {
 		r := c.versionRequest(t.Context())
 		r.Method, r.Body, r.ContentLength = http.MethodPatch, io.NopCloser(strings.NewReader("chunk")), 5
 		began := time.Now()
-		response, err := c.Do(r, Need{})
-		testkit.Must(t, err)
+		response := testkit.Value(c.Do(r, Need{}))(t)
 		Discard(response)
 		if took := time.Since(began); response.StatusCode != http.StatusRequestedRangeNotSatisfiable || took != continueWithin || took > time.Second {
 			t.Errorf("%s after %s", response.Status, took)

@@ -25,8 +25,7 @@ func TestGuardedByWayOfAProxy(t *testing.T) {
 	var asked []string
 	proxy := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { asked = append(asked, r.URL.String()) }))
 	t.Cleanup(proxy.Close)
-	at, err := url.Parse(proxy.URL)
-	testkit.Must(t, err)
+	at := testkit.Value(url.Parse(proxy.URL))(t)
 	g := newGuarded(&http.Transport{Proxy: http.ProxyURL(at)}, func(_ context.Context, at string) bool { return at == "10.0.0.2:80" })
 	for address, passes := range map[string]bool{
 		"http://storage.example.com/blob": true, "http://10.0.0.2/blob": true, "http://10.0.0.1/blob": false, "http://localhost/blob": false, "http://2130706433/": false,
@@ -74,8 +73,7 @@ func TestGuardedConnectionsAreBounded(t *testing.T) {
 		defer mu.Unlock()
 		return len(idle)
 	}
-	listener, err := net.Listen("tcp", "0.0.0.0:0")
-	testkit.Must(t, err)
+	listener := testkit.Value(net.Listen("tcp", "0.0.0.0:0"))(t)
 	server := httptest.NewUnstartedServer(http.NotFoundHandler())
 	server.Listener.Close()
 	server.Listener = listener
@@ -108,16 +106,13 @@ func TestGuardedConnectionsAreBounded(t *testing.T) {
 		_, _ = io.Copy(here, there)
 	}))
 	t.Cleanup(tunnels.Close)
-	proxy, err := url.Parse(tunnels.URL)
-	testkit.Must(t, err)
+	proxy := testkit.Value(url.Parse(tunnels.URL))(t)
 	for name, by := range map[string]*url.URL{"directly": nil, "by a proxy": proxy} {
 		g := newGuarded(&http.Transport{Proxy: http.ProxyURL(by), TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}, func(context.Context, string) bool { return true })
 		const hosts = maxIdle + 10
 		for i := range hosts {
-			r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, fmt.Sprintf("https://127.0.1.%d:%s/", i+1, port), nil)
-			testkit.Must(t, err)
-			response, err := g.RoundTrip(r)
-			testkit.Must(t, err)
+			r := testkit.Value(http.NewRequestWithContext(t.Context(), http.MethodGet, fmt.Sprintf("https://127.0.1.%d:%s/", i+1, port), nil))(t)
+			response := testkit.Value(g.RoundTrip(r))(t)
 			Discard(response)
 		}
 		testkit.Eventually(t, name+": the others are closed", func() bool { return count() == maxIdle })
@@ -166,10 +161,8 @@ func TestRedirectsToOtherPorts(t *testing.T) {
 		{"https://registry.example.com", nil, "https://registry.example.com:6443/x", true, false}, // if it is public
 		{"https://registry.example.com", []string{"cdn.example.com"}, "https://registry.example.com:6443/x", false, false},
 	} {
-		c, err := New(Config{Name: "a", URL: test.url, RedirectHosts: test.hosts})
-		testkit.Must(t, err)
-		to, err := url.Parse(test.to)
-		testkit.Must(t, err)
+		c := testkit.Value(New(Config{Name: "a", URL: test.url, RedirectHosts: test.hosts}))(t)
+		to := testkit.Value(url.Parse(test.to))(t)
 		if named, dials := c.CheckRedirect(to) == nil, c.storageMayBePrivate(t.Context(), addressOf(to)); named != test.named || dials != test.dials {
 			t.Errorf("%s with %q to %s: may be named: %t, may be private: %t", test.url, test.hosts, test.to, named, dials)
 		}

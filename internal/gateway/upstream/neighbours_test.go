@@ -562,8 +562,7 @@ func TestRunFindsOut(t *testing.T) {
 			w.WriteHeader(http.StatusInternalServerError)
 		})}
 		go server.Serve(p)
-		c, err := New(Config{Name: "a", URL: "http://registry.example.com"})
-		testkit.Must(t, err)
+		c := testkit.Value(New(Config{Name: "a", URL: "http://registry.example.com"}))(t)
 		c.wire.dial = func(context.Context, string, string) (net.Conn, error) {
 			client, other := net.Pipe()
 			p.all <- other

@@ -19,8 +19,7 @@ import (
 func serveAt(t *testing.T, ca *pkitest.Cert, ip string, handler http.Handler) string {
 	t.Helper()
 	cert := pkitest.NewCert(t, pkitest.ECKey(t), ca, func(c *x509.Certificate) { c.IPAddresses = []net.IP{net.ParseIP(ip)} })
-	listener, err := net.Listen("tcp", net.JoinHostPort(ip, "0"))
-	testkit.Must(t, err)
+	listener := testkit.Value(net.Listen("tcp", net.JoinHostPort(ip, "0")))(t)
 	server := &httptest.Server{Listener: listener, Config: &http.Server{Handler: handler}, TLS: &tls.Config{Certificates: []tls.Certificate{cert.TLS()}}}
 	server.StartTLS()
 	t.Cleanup(server.Close)

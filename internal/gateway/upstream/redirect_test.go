@@ -29,8 +29,7 @@ func TestRealmsOfPublicUpstreams(t *testing.T) {
 		{"https://10.0.0.2", nil, "10.0.0.1", true},
 		{"https://localhost", nil, "auth.corp.example", true},
 	} {
-		c, err := New(Config{Name: "a", URL: test.url, RedirectHosts: test.hosts})
-		testkit.Must(t, err)
+		c := testkit.Value(New(Config{Name: "a", URL: test.url, RedirectHosts: test.hosts}))(t)
 		if got := c.realmMayBePrivate(t.Context(), test.realm+":5001"); got != test.want {
 			t.Errorf("%s with %q: realm %s: %t", test.url, test.hosts, test.realm, got)
 		}

@@ -381,8 +381,7 @@ func TestWireByWayOfAProxy(t *testing.T) {
 // The time until a response begins is limited, from the last progress of the body.
 func TestWirePatience(t *testing.T) {
 	t.Parallel()
-	c, err := New(Config{Name: "a", URL: "https://registry.example.com"})
-	testkit.Must(t, err)
+	c := testkit.Value(New(Config{Name: "a", URL: "https://registry.example.com"}))(t)
 	for method, want := range map[string]time.Duration{"GET": answerWithin, "HEAD": answerWithin, "POST": pushedWithin, "PUT": pushedWithin, "PATCH": pushedWithin, "DELETE": pushedWithin} {
 		if got := c.wire.patience(method); got != want {
 			t.Errorf("%s: %s", method, got)

@@ -404,8 +404,7 @@ func TestWireWaits(t *testing.T) {
 			return c, err
 		}
 		began := time.Now()
-		response, err := p.RoundTrip(p.request(t.Context(), "GET", "/a"))
-		testkit.Must(t, err)
+		response := testkit.Value(p.RoundTrip(p.request(t.Context(), "GET", "/a")))(t)
 		if n := len(c.until); n < 2 || c.until[n-2].Before(began.Add(p.within)) || !c.until[n-1].IsZero() {
 			t.Errorf("limits: %v", c.until)
 		}
@@ -590,8 +589,7 @@ func TestWireOtherWays(t *testing.T) {
 		"plain, a proxy": {"http://registry.example.com", "registry.example.com:80", through("http://proxy"), true},
 		"a fault":        {"https://registry.example.com", "registry.example.com:443", func(*http.Request) (*url.URL, error) { return nil, errors.New("x") }, true},
 	} {
-		base, err := url.Parse(test.url)
-		testkit.Must(t, err)
+		base := testkit.Value(url.Parse(test.url))(t)
 		w := newWire(base, &http.Transport{Proxy: test.proxy, TLSClientConfig: &tls.Config{}})
 		other, _ := w.other.(*http.Transport)
 		if w.address != test.address || (other != nil) != test.other || other != nil && !other.DisableKeepAlives {
@@ -621,8 +619,7 @@ func TestWireIsForAll(t *testing.T) {
 			if body != "" {
 				r.Body, r.ContentLength = io.NopCloser(strings.NewReader(body)), int64(len(body))
 			}
-			response, err := client.Do(r, Need{})
-			testkit.Must(t, err)
+			response := testkit.Value(client.Do(r, Need{}))(t)
 			Discard(response)
 			want := method + " "
 			if body != "" {
@@ -638,8 +635,7 @@ func TestWireIsForAll(t *testing.T) {
 // client returns a Client of the peer, which requires no credential.
 func (p *peer) client(t *testing.T) *Client {
 	t.Helper()
-	c, err := New(Config{Name: "a", URL: p.base.String()})
-	testkit.Must(t, err)
+	c := testkit.Value(New(Config{Name: "a", URL: p.base.String()}))(t)
 	c.wire = p.wire
 	c.wants.Store(&learned{})
 	return c

@@ -254,8 +254,7 @@ func TestFailures(t *testing.T) {
 	testkit.Must(t, os.Chmod(filepath.Join(dir, "etc/writable"), 0o666))
 	testkit.Must(t, os.Symlink("../..", filepath.Join(dir, "etc/out")))
 	of := func(name string) os.FileInfo {
-		info, err := etc.Lstat(name)
-		testkit.Must(t, err)
+		info := testkit.Value(etc.Lstat(name))(t)
 		return info
 	}
 	old := file("x")

@@ -56,8 +56,7 @@ func TestLockOfAnotherUser(t *testing.T) {
 	t.Parallel()
 	tree, dir, _ := host(t)
 	for _, name := range []string{"", "etc"} {
-		f, err := os.Open(filepath.Join(dir, name))
-		testkit.Must(t, err)
+		f := testkit.Value(os.Open(filepath.Join(dir, name)))(t)
 		defer f.Close()
 		testkit.Must(t, syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB))
 	}
@@ -98,11 +97,9 @@ func TestLockOfAnotherUser(t *testing.T) {
 func TestLockThatIsGone(t *testing.T) {
 	t.Parallel()
 	_, dir, _ := host(t)
-	root, err := os.OpenRoot(filepath.Join(dir, "etc"))
-	testkit.Must(t, err)
+	root := testkit.Value(os.OpenRoot(filepath.Join(dir, "etc")))(t)
 	defer root.Close()
-	f, err := root.OpenFile("lock", os.O_RDWR|os.O_CREATE, 0o600)
-	testkit.Must(t, err)
+	f := testkit.Value(root.OpenFile("lock", os.O_RDWR|os.O_CREATE, 0o600))(t)
 	defer f.Close()
 	testkit.Must(t, isLock(root, "lock", f))
 	testkit.Must(t, root.Remove("lock"))

@@ -11,16 +11,14 @@ import (
 func TestFiles(t *testing.T) {
 	t.Parallel()
 	target := testTarget(t, testConfig, Options{Registry: "registry.example.com"})
-	content, err := target.ProviderFile()
-	testkit.Must(t, err)
+	content := testkit.Value(target.ProviderFile())(t)
 	if !strings.HasPrefix(string(content), "apiVersion: ") || !strings.HasSuffix(string(printed(t, target, "provider")), string(content)) {
 		t.Errorf("%s", content)
 	}
 	for _, certificate := range []bool{false, true} {
 		for _, withCA := range []bool{false, true} {
 			target.Certificate = certificate
-			files, err := target.HostsFiles(withCA)
-			testkit.Must(t, err)
+			files := testkit.Value(target.HostsFiles(withCA))(t)
 			text := string(files["registry.example.com"])
 			if needed := certificate || withCA; len(files) > 0 != needed || needed && !strings.HasPrefix(text, "server = ") {
 				t.Errorf("certificate %v, CA %v: %q", certificate, withCA, files)

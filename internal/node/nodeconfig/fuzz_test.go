@@ -14,11 +14,9 @@ import (
 
 // Whatever is in a node's file, each finding and remark is one printable line.
 func FuzzLint(f *testing.F) {
-	archives, err := filepath.Glob("testdata/kubelet/*.txtar")
-	testkit.Must(f, err)
+	archives := testkit.Value(filepath.Glob("testdata/kubelet/*.txtar"))(f)
 	for _, name := range archives {
-		archive, err := txtar.ParseFile(name)
-		testkit.Must(f, err)
+		archive := testkit.Value(txtar.ParseFile(name))(f)
 		for _, file := range archive.Files {
 			if base := filepath.Base(file.Name); strings.Contains(base, ".") && len(file.Data) < 2<<10 {
 				f.Add(base, file.Data)

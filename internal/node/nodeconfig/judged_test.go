@@ -190,8 +190,7 @@ func TestPathsThatMeanTheSameEverywhere(t *testing.T) {
 
 func TestOptionsThatNodesCannotHave(t *testing.T) {
 	t.Parallel()
-	cfg, err := config.Parse([]byte(testConfig), "pullpass.yaml", "/etc/pullpass")
-	testkit.Must(t, err)
+	cfg := testkit.Value(config.Parse([]byte(testConfig), "pullpass.yaml", "/etc/pullpass"))(t)
 	for want, o := range map[string]Options{
 		`--registry "https://registry.example.com" is not a registry's host; write host or host:port as in the names of images, without scheme and path`: {Registry: "https://registry.example.com"},
 		`--service "other" is not configured; registries[].service are: ["registry.example.com"]`:                                                        {Registry: "registry.example.com", Service: "other"},

@@ -145,9 +145,7 @@ func lintWith(t *testing.T, o Options, files []string) string {
 
 func testTarget(t testing.TB, file string, o Options) Target {
 	t.Helper()
-	cfg, err := config.Parse([]byte(file), "pullpass.yaml", "/etc/pullpass")
-	testkit.Must(t, err)
-	target, err := NewTarget(cfg, o)
-	testkit.Must(t, err)
+	cfg := testkit.Value(config.Parse([]byte(file), "pullpass.yaml", "/etc/pullpass"))(t)
+	target := testkit.Value(NewTarget(cfg, o))(t)
 	return target
 }

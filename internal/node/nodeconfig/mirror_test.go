@@ -45,8 +45,7 @@ func TestMirrorsThatNodesCannotHave(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			cfg, err := config.Parse([]byte(test.config), "pullpass.yaml", "/etc/pullpass")
-			testkit.Must(t, err)
+			cfg := testkit.Value(config.Parse([]byte(test.config), "pullpass.yaml", "/etc/pullpass"))(t)
 			if _, err := NewTarget(cfg, test.o); err == nil || err.Error() != test.want {
 				t.Errorf("%v, want %s", err, test.want)
 			}

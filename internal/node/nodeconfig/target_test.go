@@ -151,8 +151,7 @@ func TestKubeletConfigOfAVersion(t *testing.T) {
 			}
 		}
 	}
-	cfg, err := config.Parse([]byte(testConfig), "pullpass.yaml", "/etc/pullpass")
-	testkit.Must(t, err)
+	cfg := testkit.Value(config.Parse([]byte(testConfig), "pullpass.yaml", "/etc/pullpass"))(t)
 	if _, err := NewTarget(cfg, Options{Registry: "registry.example.com", KubeletVersion: "v1.32.0"}); err == nil || !strings.Contains(err.Error(), "--kubelet-version v1.32.0 knows no tokenAttributes") {
 		t.Errorf("error %v", err)
 	}

@@ -21,8 +21,7 @@ func bare(t *testing.T) (*hostfs.Tree, string) {
 	dir := t.TempDir()
 	testkit.Must(t, os.MkdirAll(filepath.Join(dir, "etc"), 0o755))
 	testkit.Must(t, os.MkdirAll(filepath.Join(dir, "run"), 0o755))
-	tree, err := hostfs.Open(dir)
-	testkit.Must(t, err)
+	tree := testkit.Value(hostfs.Open(dir))(t)
 	t.Cleanup(func() { _ = tree.Close() })
 	return tree, dir
 }

@@ -45,12 +45,10 @@ func checkGuide(t *testing.T, platform, text string, find func(t *testing.T, doc
 
 func TestGuides(t *testing.T) {
 	t.Parallel()
-	names, err := filepath.Glob("*_test.go")
-	testkit.Must(t, err)
+	names := testkit.Value(filepath.Glob("*_test.go"))(t)
 	var tests strings.Builder
 	for _, name := range names {
-		content, err := os.ReadFile(name)
-		testkit.Must(t, err)
+		content := testkit.Value(os.ReadFile(name))(t)
 		tests.Write(content)
 	}
 	for _, platform := range GuidedPlatforms() {

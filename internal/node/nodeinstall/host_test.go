@@ -95,8 +95,7 @@ func newHost(t *testing.T, name string) *host {
 		case len(fields) == 3 && fields[0] == "link":
 			h.link(fields[1], fields[2])
 		case len(fields) == 3 && fields[0] == "mode":
-			mode, err := strconv.ParseUint(fields[2], 8, 32)
-			testkit.Must(t, err)
+			mode := testkit.Value(strconv.ParseUint(fields[2], 8, 32))(t)
 			testkit.Must(t, os.Chmod(filepath.Join(h.dir, fields[1]), fs.FileMode(mode)))
 		}
 	}

@@ -79,8 +79,7 @@ func TestAPlatformResetsItsFiles(t *testing.T) {
 			}
 			h.expectWanted("gke", "want/")
 		}
-		s, err := readState(h.tree)
-		testkit.Must(t, err)
+		s := testkit.Value(readState(h.tree))(t)
 		if once := slices.Compact(slices.Sorted(slices.Values(s.Directories))); len(once) != len(s.Directories) {
 			t.Errorf("%q", s.Directories)
 		}

@@ -111,8 +111,7 @@ func TestThePlanAfterAnInterruptedUninstall(t *testing.T) {
 					s.Pending = &pending{Uninstall: true}
 					return s.save()
 				}))
-				plan, err := h.Status(desired(version))
-				testkit.Must(t, err)
+				plan := testkit.Value(h.Status(desired(version)))(t)
 				if got, want := actions(plan), actions(h.apply(desired(version))); len(got) == 0 || !slices.Equal(got, want) {
 					t.Errorf("the plan was %q, and apply did %q", got, want)
 				}
@@ -214,8 +213,7 @@ func (s slow) Ended(ctx context.Context) (int, error) { return s.kubelet.Ended(c
 func TestAUserLocksTheHost(t *testing.T) {
 	onHost(t, "eks", func(t *testing.T, h *host) {
 		for _, name := range []string{"", "run", "etc", "var/lib"} {
-			f, err := os.Open(filepath.Join(h.dir, name))
-			testkit.Must(t, err)
+			f := testkit.Value(os.Open(filepath.Join(h.dir, name)))(t)
 			defer f.Close()
 			testkit.Must(t, syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB))
 		}
@@ -272,8 +270,7 @@ func TestFlagsGoFirst(t *testing.T) {
 		for _, platform := range Profiles() {
 			h := newHost(t, platform)
 			h.apply(desired("v1.36.2"))
-			changes, err := h.Uninstall(t.Context())
-			testkit.Must(t, err)
+			changes := testkit.Value(h.Uninstall(t.Context()))(t)
 			flags := slices.IndexFunc(changes, func(c Change) bool { return c.Restart })
 			if name := changes[flags].Path; flags != 0 || strings.HasPrefix(name, ownConfigDir) {
 				t.Errorf("%s: %s goes first", platform, name)

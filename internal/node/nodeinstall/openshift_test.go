@@ -12,8 +12,7 @@ func TestOpenShift(t *testing.T) {
 	t.Parallel()
 	checkGuide(t, "openshift", "images have to name the gateway", func(t *testing.T, d map[string]any) string {
 		source := at(t, d, "spec", "config", "storage", "files", 0, "contents", "source").(string)
-		provider, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(source, "data:text/plain;charset=utf-8;base64,"))
-		testkit.Must(t, err)
+		provider := testkit.Value(base64.StdEncoding.DecodeString(strings.TrimPrefix(source, "data:text/plain;charset=utf-8;base64,")))(t)
 		return string(provider)
 	})
 }

@@ -175,8 +175,7 @@ func TestProfileNeedsWhatItKnows(t *testing.T) {
 // The document has the paths of each platform.
 func TestDocument(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("../../../docs/how-to/nodes.md")
-	testkit.Must(t, err)
+	text := testkit.Value(os.ReadFile("../../../docs/how-to/nodes.md"))(t)
 	rows := strings.Split(string(text), "\n")
 	for _, p := range profiles() {
 		row := ""

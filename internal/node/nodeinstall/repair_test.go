@@ -23,8 +23,7 @@ func TestRepair(t *testing.T) {
 		}
 		repair := func(d Desired, want ...string) {
 			t.Helper()
-			changes, err := h.Repair(d)
-			testkit.Must(t, err)
+			changes := testkit.Value(h.Repair(d))(t)
 			if got := actions(&Plan{Changes: changes}); !slices.Equal(got, want) {
 				t.Errorf("%q, want %q", got, want)
 			}

@@ -22,8 +22,7 @@ skipFallback: true `, func(t *testing.T, d map[string]any) string {
 		if d["apiVersion"] != "v1alpha1" || d["kind"] != "KubeCredentialProviderConfig" || len(d) != 3 {
 			t.Errorf("not the document of Talos 1.14: %v", d)
 		}
-		provider, err := yaml.Marshal(at(t, d, "configuration"))
-		testkit.Must(t, err)
+		provider := testkit.Value(yaml.Marshal(at(t, d, "configuration")))(t)
 		return string(provider)
 	})
 }
@@ -31,8 +30,7 @@ skipFallback: true `, func(t *testing.T, d map[string]any) string {
 func TestTalos113(t *testing.T) {
 	t.Parallel()
 	checkGuide(t, "talos-1.13", `endpoints: ["https://gateway.example.com/v2/ghcr.io"]`, func(t *testing.T, d map[string]any) string {
-		provider, err := yaml.Marshal(at(t, d, "machine", "kubelet", "credentialProviderConfig"))
-		testkit.Must(t, err)
+		provider := testkit.Value(yaml.Marshal(at(t, d, "machine", "kubelet", "credentialProviderConfig")))(t)
 		if at(t, d, "machine", "registries", "mirrors", "ghcr.io", "skipFallback") != true {
 			t.Error("the registry itself would be asked, too")
 		}

@@ -79,8 +79,7 @@ func TestRollBackOfTheFirst(t *testing.T) {
 				if _, err := h.Apply(t.Context(), desired(version)); !errors.Is(err, ErrRejected) {
 					t.Errorf("error %v", err)
 				}
-				s, err := readState(h.tree)
-				testkit.Must(t, err)
+				s := testkit.Value(readState(h.tree))(t)
 				for name, e := range s.Entries {
 					if e.Restart {
 						t.Errorf("%s is said to be ours", name)

@@ -107,8 +107,7 @@ func TestClustersThatCollide(t *testing.T) {
 
 func mustPattern(t *testing.T, text string) Pattern {
 	t.Helper()
-	p, err := Parse(text)
-	testkit.Must(t, err)
+	p := testkit.Value(Parse(text))(t)
 	return p
 }
 

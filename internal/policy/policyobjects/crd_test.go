@@ -35,8 +35,7 @@ func TestCustomResourceDefinitions(t *testing.T) {
 			column("ServiceAccounts", ".spec.serviceAccounts"), column("Repositories", ".spec.repositories"), column("Actions", ".spec.actions"),
 			condition(Granted, "status"), condition(Granted, "reason"), wide(condition(Granted, "message")), age),
 	} {
-		text, err := yaml.Marshal(definition)
-		testkit.Must(t, err)
+		text := testkit.Value(yaml.Marshal(definition))(t)
 		if i > 0 {
 			b.WriteString("---\n")
 		}

@@ -101,15 +101,12 @@ func TestExportAndBack(t *testing.T) {
 	t.Parallel()
 	var set Set
 	testkit.Must(t, set.Add("a.yaml", []byte(objects)))
-	data, err := set.ToFile("prod-eu")
-	testkit.Must(t, err)
+	data := testkit.Value(set.ToFile("prod-eu"))(t)
 	if text := string(data); !strings.Contains(text, "# all of the team") || strings.Contains(text, "dev/**") || !strings.Contains(text, "{name: own,") || !strings.Contains(text, "name: team-a-own") {
 		t.Errorf("the file is\n%s", text)
 	}
-	fromObjects, err := policy.Parse(policy.File{Name: "p", Data: data})
-	testkit.Must(t, err)
-	object, err := ToObject("back", policy.File{Name: "p", Data: data})
-	testkit.Must(t, err)
+	fromObjects := testkit.Value(policy.Parse(policy.File{Name: "p", Data: data}))(t)
+	object := testkit.Value(ToObject("back", policy.File{Name: "p", Data: data}))(t)
 	var back Set
 	testkit.Must(t, back.Add("back.yaml", object))
 	every := Counts{true, true, []pattern.Pattern{"**"}}

@@ -21,8 +21,7 @@ func aStatus() *RepositoryAccessStatus {
 // asJSON returns a value in the form that an API server returns.
 func asJSON(t *testing.T, value any) any {
 	t.Helper()
-	text, err := json.Marshal(value)
-	testkit.Must(t, err)
+	text := testkit.Value(json.Marshal(value))(t)
 	var back any
 	testkit.Must(t, json.Unmarshal(text, &back))
 	return back

@@ -28,8 +28,7 @@ var issuers = map[string]*oidc.Issuer{
 // something. All faults are reported at once.
 func TestCaseFaults(t *testing.T) {
 	t.Parallel()
-	archive, err := txtar.ParseFile("testdata/casefaults.txtar")
-	testkit.Must(t, err)
+	archive := testkit.Value(txtar.ParseFile("testdata/casefaults.txtar"))(t)
 	for pair := range slices.Chunk(archive.Files, 2) {
 		t.Run(pair[0].Name, func(t *testing.T) {
 			t.Parallel()
@@ -258,8 +257,7 @@ func casesText(t *testing.T, cases []Case) []byte {
 		}
 		tests = append(tests, test)
 	}
-	text, err := yaml.Marshal(map[string]any{"apiVersion": policy.APIVersion, "kind": casesKind, "tests": tests})
-	testkit.Must(t, err)
+	text := testkit.Value(yaml.Marshal(map[string]any{"apiVersion": policy.APIVersion, "kind": casesKind, "tests": tests}))(t)
 	return text
 }
 
@@ -309,8 +307,7 @@ rules:
 
 func parsePolicy(t testing.TB, text string) *policy.Policy {
 	t.Helper()
-	parsed, err := policy.Parse(policy.File{Name: "policy.yaml", Data: []byte(text)})
-	testkit.Must(t, err)
+	parsed := testkit.Value(policy.Parse(policy.File{Name: "policy.yaml", Data: []byte(text)}))(t)
 	return parsed
 }
 

@@ -39,8 +39,7 @@ func TestWhoIsNarrow(t *testing.T) {
 		`{name: r, subjects: [{clusters: [a]}], allow: [{repositories: ["{namespace}a/web"], actions: [pull]}]}`:             "",
 		`{name: r, subjects: [{identities: [ci]}], allow: [{repositories: ["{claims.project_path}/web"], actions: [pull]}]}`: "identities ci; where {claims.project_path} is team-a",
 	} {
-		who, err := FindWho(t.Context(), policyOf(t, rules), "s", scope("team-a/web", "pull"), nil)
-		testkit.Must(t, err)
+		who := testkit.Value(FindWho(t.Context(), policyOf(t, rules), "s", scope("team-a/web", "pull"), nil))(t)
 		var got []string
 		for _, r := range who.Rules {
 			for _, s := range r.Subjects {

@@ -51,8 +51,7 @@ func TestIdle(t *testing.T) {
 		"a ceiling for other actions":           {"prod", "**", strings.Replace(strings.Replace(rule("namespaces: [team-a]", "x"), "allow", "requests: true, allow", 1), "[pull]", "[push]", 1), "x", "cluster prod: RepositoryAccess team-a/q: asks for x" + inVain},
 		"a faulty object gets no such warning":  {"prod", "**", "rules: [{name: r}]", "{namespace}", ""},
 	} {
-		p, err := policy.Parse(policy.File{Name: "p", Data: []byte("apiVersion: pullpass.dev/v1alpha1\nkind: AccessPolicy\n" + file)})
-		testkit.Must(t, err)
+		p := testkit.Value(policy.Parse(policy.File{Name: "p", Data: []byte("apiVersion: pullpass.dev/v1alpha1\nkind: AccessPolicy\n" + file)}))(t)
 		var spec any
 		if err := yaml.Unmarshal([]byte(test.object), &spec); err != nil {
 			t.Fatalf("%s: %v", name, err)

@@ -86,8 +86,7 @@ func TestRandomObjects(t *testing.T) {
 			fmt.Fprintf(&text, "- {name: f%d, requests: %t, subjects: [{namespaces: [%s], serviceAccounts: [%s]}], allow: [{repositories: ['%s'], actions: [%s]}]}\n",
 				i, w.requests, strings.Join(w.namespaces, ","), strings.Join(w.accounts, ","), strings.Join(w.repositories, "','"), strings.Join(w.actions, ","))
 		}
-		file, err := policy.Parse(policy.File{Data: []byte(text.String())})
-		testkit.Must(t, err)
+		file := testkit.Value(policy.Parse(policy.File{Data: []byte(text.String())}))(t)
 		// The objects, some of them with a fault.
 		var objects []*policy.ObjectPolicy
 		for i := range r.IntN(3) {

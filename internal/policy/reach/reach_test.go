@@ -223,8 +223,7 @@ func TestWhoAgreesWithDecide(t *testing.T) {
 		p, clusters := w.policy(t), w.clusters(t)
 		for range 4 {
 			service, asked := w.one("s1", "s2"), scope(w.repository(), w.one(Actions...))
-			who, err := FindWho(t.Context(), p, service, asked, clusters)
-			testkit.Must(t, err)
+			who := testkit.Value(FindWho(t.Context(), p, service, asked, clusters))(t)
 			for range 12 {
 				subject := w.asker(clusters)
 				d, want := decide(t, p, subject, service, asked)

@@ -116,8 +116,7 @@ rules:
 - {name: ceiling, subjects: [{namespaces: ["*"]}], requests: true, allow: [{repositories: ["**"], actions: ["*"]}]}
 - {name: plain, subjects: [{namespaces: [a]}], allow: [{repositories: [a], actions: [pull]}]}
 `
-	p, err := policy.Parse(policy.File{Name: "p", Data: []byte(text)})
-	testkit.Must(t, err)
+	p := testkit.Value(policy.Parse(policy.File{Name: "p", Data: []byte(text)}))(t)
 	if found := Shadowed(p); len(found) != 0 {
 		t.Errorf("found %q", found)
 	}

@@ -37,8 +37,7 @@ func (w world) within(t *testing.T) []pattern.Pattern {
 	within := []pattern.Pattern{"**"}
 	for range 2 * w.IntN(2) {
 		for _, text := range w.repositories(placeholders...) {
-			p, err := pattern.Parse(text)
-			testkit.Must(t, err)
+			p := testkit.Value(pattern.Parse(text))(t)
 			within = append(within, p)
 		}
 	}

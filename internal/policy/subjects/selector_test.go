@@ -16,8 +16,7 @@ import (
 // labelsOf reads KEY=VALUE, separated by commas.
 func labelsOf(t *testing.T, text string) labels.Set {
 	t.Helper()
-	set, err := labels.ConvertSelectorToLabelsMap(text)
-	testkit.Must(t, err)
+	set := testkit.Value(labels.ConvertSelectorToLabelsMap(text))(t)
 	return set
 }
 
@@ -84,8 +83,7 @@ func TestSelectorsThatCanMatch(t *testing.T) {
 		"team=a,env=b":                            "team=a,env=b",
 		"in in (in,notin),notin notin (in),!team": "in=notin",
 	} {
-		list, err := parseSelected(`"` + selector + `"`)
-		testkit.Must(t, err)
+		list := testkit.Value(parseSelected(`"` + selector + `"`))(t)
 		if !selects(list, labelsOf(t, match)) {
 			t.Errorf("%q does not match %q", selector, match)
 		}

@@ -56,8 +56,7 @@ func TestPriceOfClaims(t *testing.T) {
 
 func parse(t *testing.T, text string) []Match {
 	t.Helper()
-	list, err := parseList(text)
-	testkit.Must(t, err)
+	list := testkit.Value(parseList(text))(t)
 	return list
 }
 

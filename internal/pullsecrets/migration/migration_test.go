@@ -121,8 +121,7 @@ func TestPullSecretsGolden(t *testing.T) {
 			l := kubetest.NewListServer(t)
 			o := pullSecretsSite(t, l, "inCluster: true")
 			change(l, &o)
-			out, err := runPullSecrets(t, o)
-			testkit.Must(t, err)
+			out := testkit.Value(runPullSecrets(t, o))(t)
 			golden(t, name, out)
 		})
 	}
@@ -291,8 +290,7 @@ func TestPullSecretsLines(t *testing.T) {
 			if test.change != nil {
 				test.change(t, l, &o)
 			}
-			out, err := runPullSecrets(t, o)
-			testkit.Must(t, err)
+			out := testkit.Value(runPullSecrets(t, o))(t)
 			for _, want := range test.want {
 				if !strings.Contains(out, want) {
 					t.Errorf("no %q in\n%s", want, out)
@@ -519,16 +517,14 @@ func TestPullSecretsCommands(t *testing.T) {
 	renamed := filepath.Join(filepath.Dir(o.Kubeconfig), "it's $(here) & there")
 	testkit.Must(t, os.Rename(o.Kubeconfig, renamed))
 	o.Kubeconfig = renamed
-	out, err := runPullSecrets(t, o)
-	testkit.Must(t, err)
+	out := testkit.Value(runPullSecrets(t, o))(t)
 	commands := 0
 	for line := range strings.Lines(out) {
 		if !strings.HasPrefix(line, "    kubectl ") {
 			continue
 		}
 		commands++
-		got, err := exec.CommandContext(t.Context(), "sh", "-c", `kubectl() { printf '%s\n' "$@"; }`+"\n"+line).CombinedOutput()
-		testkit.Must(t, err)
+		got := testkit.Value(exec.CommandContext(t.Context(), "sh", "-c", `kubectl() { printf '%s\n' "$@"; }`+"\n"+line).CombinedOutput())(t)
 		args := strings.Split(strings.TrimSuffix(string(got), "\n"), "\n")
 		if args[0] != "--kubeconfig" || args[1] != "it's $(here) & there" || args[2] != "-n" || len(args) < 7 {
 			t.Errorf("%s: %q", line, args)

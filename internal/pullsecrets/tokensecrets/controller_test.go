@@ -140,8 +140,7 @@ func (r *rig) secret(t *testing.T, namespace, account string) (claims, metadata 
 	if o["type"] != "kubernetes.io/dockerconfigjson" {
 		t.Errorf("type %v", o["type"])
 	}
-	text, err := base64.StdEncoding.DecodeString(o["data"].(kubetest.Object)[".dockerconfigjson"].(string))
-	testkit.Must(t, err)
+	text := testkit.Value(base64.StdEncoding.DecodeString(o["data"].(kubetest.Object)[".dockerconfigjson"].(string)))(t)
 	var config struct {
 		Auths map[string]struct{ Username, Password, Auth string } `json:"auths"`
 	}
@@ -672,8 +671,7 @@ func TestRequestsThatFail(t *testing.T) {
 func TestProbes(t *testing.T) {
 	in(t, func(t *testing.T, r *rig) {
 		a := account{"team-a", "web", "uid-web"}
-		first, err := r.secrets.sync(t.Context(), a, held{})
-		testkit.Must(t, err)
+		first := testkit.Value(r.secrets.sync(t.Context(), a, held{}))(t)
 		r.api.Count("")
 		if again, err := r.secrets.sync(t.Context(), a, first); err != nil || again != first || r.api.Count("") != 0 {
 			t.Errorf("%+v, error %v; want no request", again, err)

@@ -24,8 +24,7 @@ const controllerUser = "system:serviceaccount:pullpass:pullpass-pull-secrets"
 // manifest returns the objects of the file by KIND/NAME, each decoded strictly.
 func manifest(t *testing.T) map[string]any {
 	t.Helper()
-	text, err := os.ReadFile("../../../deploy/kubernetes/pull-secrets-controller.yaml")
-	testkit.Must(t, err)
+	text := testkit.Value(os.ReadFile("../../../deploy/kubernetes/pull-secrets-controller.yaml"))(t)
 	kinds := map[string]func() any{
 		"ServiceAccount": func() any { return &corev1.ServiceAccount{} }, "ClusterRole": func() any { return &rbacv1.ClusterRole{} },
 		"ClusterRoleBinding": func() any { return &rbacv1.ClusterRoleBinding{} }, "Role": func() any { return &rbacv1.Role{} },

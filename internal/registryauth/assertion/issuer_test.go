@@ -47,8 +47,7 @@ func served(t *testing.T, cfg Config) (*Issuer, *http.Client) {
 func verified(t *testing.T, issuer *Issuer, client *http.Client, audience, assertion string) (*oidc.IDToken, error) {
 	t.Helper()
 	ctx := oidc.ClientContext(t.Context(), client)
-	provider, err := oidc.NewProvider(ctx, issuer.issuer)
-	testkit.Must(t, err)
+	provider := testkit.Value(oidc.NewProvider(ctx, issuer.issuer))(t)
 	return provider.Verifier(&oidc.Config{ClientID: audience, Now: issuer.now}).Verify(ctx, assertion)
 }
 
@@ -57,13 +56,11 @@ func TestAnAssertionIsVerifiedByWhatIsPublished(t *testing.T) {
 	issuer, client := served(t, Config{ManagedDir: filepath.Join(t.TempDir(), "assertions")})
 	seen := map[string]bool{}
 	for range 3 {
-		assertion, err := issuer.Sign(caller, "sts.amazonaws.com")
-		testkit.Must(t, err)
+		assertion := testkit.Value(issuer.Sign(caller, "sts.amazonaws.com"))(t)
 		if text := fmt.Sprintf("%v %+v %#v %s", assertion, assertion, assertion, []any{assertion}); strings.Contains(text, "eyJ") {
 			t.Errorf("an assertion prints itself: %s", text)
 		}
-		token, err := verified(t, issuer, client, "sts.amazonaws.com", assertion.Reveal())
-		testkit.Must(t, err)
+		token := testkit.Value(verified(t, issuer, client, "sts.amazonaws.com", assertion.Reveal()))(t)
 		if token.Subject != caller || token.Issuer != issuer.issuer || !slices.Equal(token.Audience, []string{"sts.amazonaws.com"}) {
 			t.Errorf("the assertion says %+v", token)
 		}
@@ -90,8 +87,7 @@ func TestAnAssertionIsVerifiedByWhatIsPublished(t *testing.T) {
 
 func sign(t *testing.T, issuer *Issuer, audience string) string {
 	t.Helper()
-	assertion, err := issuer.Sign(caller, audience)
-	testkit.Must(t, err)
+	assertion := testkit.Value(issuer.Sign(caller, audience))(t)
 	return assertion.Reveal()
 }
 
@@ -103,8 +99,7 @@ func TestDiscoveryIsMinimal(t *testing.T) {
 			issuer.issuer, issuer.issuer+KeysPath),
 		KeysPath: `"alg":"RS256"`,
 	} {
-		response, err := client.Get(issuer.issuer + path)
-		testkit.Must(t, err)
+		response := testkit.Value(client.Get(issuer.issuer + path))(t)
 		var body json.RawMessage
 		testkit.Must(t, json.NewDecoder(response.Body).Decode(&body))
 		response.Body.Close()
@@ -135,8 +130,7 @@ func TestOnlyAServiceAccountIsAsserted(t *testing.T) {
 
 func TestThereIsNoAssertionWithoutKeys(t *testing.T) {
 	t.Parallel()
-	issuer, err := New(Config{Issuer: "https://pullpass.example.com", ManagedDir: filepath.Join(t.TempDir(), "assertions")})
-	testkit.Must(t, err)
+	issuer := testkit.Value(New(Config{Issuer: "https://pullpass.example.com", ManagedDir: filepath.Join(t.TempDir(), "assertions")}))(t)
 	if _, err := issuer.Sign(caller, "a"); !errors.Is(err, signing.ErrNoSigningKey) {
 		t.Errorf("error %v, want ErrNoSigningKey", err)
 	}
@@ -157,8 +151,7 @@ func TestKeysArePublishedLongBeforeTheySignAndAfter(t *testing.T) {
 		if _, err := verified(t, issuer, client, "a", before); err != nil {
 			t.Fatalf("what was signed before a change: %v", err)
 		}
-		key, err := issuer.Keys().Signing()
-		testkit.Must(t, err)
+		key := testkit.Value(issuer.Keys().Signing())(t)
 		if last != "" && key.ID != last {
 			changes++
 			if !strings.Contains(published, key.ID) {
@@ -212,10 +205,8 @@ func TestAKeyFileIsRead(t *testing.T) {
 
 func writeKey(t *testing.T, name string) {
 	t.Helper()
-	key, err := rsa.GenerateKey(rand.Reader, 2048)
-	testkit.Must(t, err)
-	der, err := x509.MarshalPKCS8PrivateKey(key)
-	testkit.Must(t, err)
+	key := testkit.Value(rsa.GenerateKey(rand.Reader, 2048))(t)
+	der := testkit.Value(x509.MarshalPKCS8PrivateKey(key))(t)
 	testkit.Must(t, os.WriteFile(name, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), 0o600))
 }
 
@@ -247,8 +238,7 @@ func TestAFaultIsNotPublished(t *testing.T) {
 		if logged {
 			cfg.Logger = slog.New(slog.NewTextHandler(&log, nil))
 		}
-		issuer, err := New(cfg)
-		testkit.Must(t, err)
+		issuer := testkit.Value(New(cfg))(t)
 		w := httptest.NewRecorder()
 		issuer.publish(w, "application/json", []byte("{}"), errors.New("not encoded"))
 		if w.Code != http.StatusServiceUnavailable || w.Header().Get("Cache-Control") != "" || strings.Contains(w.Body.String(), "{}") {

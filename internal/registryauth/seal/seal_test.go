@@ -23,8 +23,7 @@ func TestBox(t *testing.T) {
 	now := time.Now()
 	one, other := NewBox("a purpose"), NewBox("a purpose")
 	const lifetime = time.Hour
-	sealed, err := one.Seal(keys, "/v2/acme/app/blobs/uploads/x?state=y", "bound", now.Add(lifetime))
-	testkit.Must(t, err)
+	sealed := testkit.Value(one.Seal(keys, "/v2/acme/app/blobs/uploads/x?state=y", "bound", now.Add(lifetime)))(t)
 	for name, test := range map[string]struct {
 		by     *Box
 		sealed string
@@ -49,13 +48,11 @@ func TestBox(t *testing.T) {
 			t.Errorf("%s: %q, %v", name, plain, err)
 		}
 	}
-	again, err := one.Seal(keys, "/v2/acme/app/blobs/uploads/x?state=y", "bound", now.Add(lifetime))
-	testkit.Must(t, err)
+	again := testkit.Value(one.Seal(keys, "/v2/acme/app/blobs/uploads/x?state=y", "bound", now.Add(lifetime)))(t)
 	if again == sealed {
 		t.Error("the same is sealed in the same way twice")
 	}
-	empty, err := one.Seal(keys, "", "bound", now.Add(lifetime))
-	testkit.Must(t, err)
+	empty := testkit.Value(one.Seal(keys, "", "bound", now.Add(lifetime)))(t)
 	if plain, err := one.Open(keys, empty, "bound", now); plain != "" || err != nil {
 		t.Errorf("an empty text: %q, %v", plain, err)
 	}
@@ -71,8 +68,7 @@ type replica struct {
 func checkReplicas(t *testing.T, after time.Duration, now time.Time, replicas map[string]*replica) {
 	t.Helper()
 	for by, from := range replicas {
-		sealed, err := from.Seal(from.keys, "/path", "bound", now.Add(24*time.Hour))
-		testkit.Must(t, err)
+		sealed := testkit.Value(from.Seal(from.keys, "/path", "bound", now.Add(24*time.Hour)))(t)
 		for at, to := range replicas {
 			if _, err := to.Open(to.keys, sealed, "bound", now); err != nil {
 				t.Fatalf("%s after the change: what %s seals, %s does not open: %v", after, by, at, err)
@@ -96,8 +92,7 @@ func TestReplicasWhileFilesChange(t *testing.T) {
 		testkit.Must(t, err)
 		files[name], replicas[name] = keys, &replica{NewBox("a purpose"), keys}
 	}
-	old, err := replicas["late"].Seal(replicas["late"].keys, "/path", "bound", now.Add(24*time.Hour))
-	testkit.Must(t, err)
+	old := testkit.Value(replicas["late"].Seal(replicas["late"].keys, "/path", "bound", now.Add(24*time.Hour)))(t)
 	changes := map[string]time.Duration{"early": 0, "late": 2 * time.Minute}
 	began := now
 	for after := time.Duration(0); after < 20*time.Minute; after += 10 * time.Second {
@@ -124,8 +119,7 @@ func TestReplicasWhileADirectoryChanges(t *testing.T) {
 	now := time.Now()
 	config := signing.ManagedKeysConfig{Dir: filepath.Join(t.TempDir(), "keys"), Trust: signing.TrustCertificate, Service: "s", Lifetime: time.Minute, Now: func() time.Time { return now }}
 	open := func() *signing.ManagedKeys {
-		keys, err := signing.NewManagedKeys(config)
-		testkit.Must(t, err)
+		keys := testkit.Value(signing.NewManagedKeys(config))(t)
 		return keys
 	}
 	one := open()

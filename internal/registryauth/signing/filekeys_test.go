@@ -31,15 +31,13 @@ const testOverlap = 6 * time.Minute
 
 func mustLoad(t testing.TB, cfg FileKeysConfig) *FileKeys {
 	t.Helper()
-	keys, err := NewFileKeys(cfg)
-	testkit.Must(t, err)
+	keys := testkit.Value(NewFileKeys(cfg))(t)
 	return keys
 }
 
 func mustSigning(t testing.TB, keys Keys) *SigningKey {
 	t.Helper()
-	key, err := keys.Signing()
-	testkit.Must(t, err)
+	key := testkit.Value(keys.Signing())(t)
 	return key
 }
 
@@ -47,8 +45,7 @@ func TestFileKeysReadEveryForm(t *testing.T) {
 	t.Parallel()
 	ec := newTestSigner(t, ES256).(*ecdsa.PrivateKey)
 	ed := newTestSigner(t, EdDSA)
-	sec1, err := x509.MarshalECPrivateKey(ec)
-	testkit.Must(t, err)
+	sec1 := testkit.Value(x509.MarshalECPrivateKey(ec))(t)
 	ca := pkitest.NewCA(t, nil)
 	intermediate := pkitest.NewCert(t, newTestSigner(t, ES256), ca, func(c *x509.Certificate) { c.IsCA, c.KeyUsage = true, x509.KeyUsageCertSign })
 	leaf := pkitest.NewCert(t, ec, ca)
@@ -90,8 +87,7 @@ func TestFileKeysReadEveryForm(t *testing.T) {
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			keys, err := c.files.load(t, c.algorithm)
-			testkit.Must(t, err)
+			keys := testkit.Value(c.files.load(t, c.algorithm))(t)
 			raw := testToken(t, keys)
 			if _, err := newRegistry(t, keys).Verify(raw); err != nil {
 				t.Errorf("distribution refuses the token: %v", err)
@@ -125,11 +121,9 @@ func TestFileKeysRefuseWhatCannotWork(t *testing.T) {
 	edited := func(edit func(*x509.Certificate)) keyFiles {
 		return keyFiles{pkitest.CertPEM(pkitest.NewCert(t, ec, ca, edit)), pkitest.KeyPEM(t, ec), pkitest.CertPEM(ca)}
 	}
-	p384, err := ecdsa.GenerateKey(elliptic.P384(), rand.Reader)
-	testkit.Must(t, err)
+	p384 := testkit.Value(ecdsa.GenerateKey(elliptic.P384(), rand.Reader))(t)
 	encrypted := pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Headers: map[string]string{"DEK-Info": "AES-256-CBC,00"}, Bytes: []byte{1}})
-	weak, err := rsa.GenerateKey(rand.Reader, 1024)
-	testkit.Must(t, err)
+	weak := testkit.Value(rsa.GenerateKey(rand.Reader, 1024))(t)
 	cases := map[string]struct {
 		files     keyFiles
 		algorithm Algorithm
@@ -289,8 +283,7 @@ func TestFileKeysStopWithTheCertificate(t *testing.T) {
 	testkit.Bubble(t, func(t *testing.T) {
 		key := newTestSigner(t, ES256)
 		cert := pkitest.NewCert(t, key, nil, func(c *x509.Certificate) { c.NotAfter = time.Now().Add(10 * time.Minute) })
-		keys, err := keyFiles{cert: pkitest.CertPEM(cert), key: pkitest.KeyPEM(t, key)}.load(t, ES256)
-		testkit.Must(t, err)
+		keys := testkit.Value(keyFiles{cert: pkitest.CertPEM(cert), key: pkitest.KeyPEM(t, key)}.load(t, ES256))(t)
 		time.Sleep(9 * time.Minute)
 		if _, err := keys.Signing(); err != nil {
 			t.Errorf("a minute before the end: %v", err)
@@ -591,8 +584,7 @@ func TestFileKeysRunWithoutALog(t *testing.T) {
 	t.Parallel()
 	key := newTestSigner(t, ES256)
 	cert := pkitest.NewCert(t, key, nil, func(c *x509.Certificate) { c.NotAfter = time.Now().Add(10 * time.Minute) })
-	keys, err := keyFiles{cert: pkitest.CertPEM(cert), key: pkitest.KeyPEM(t, key)}.load(t, ES256)
-	testkit.Must(t, err)
+	keys := testkit.Value(keyFiles{cert: pkitest.CertPEM(cert), key: pkitest.KeyPEM(t, key)}.load(t, ES256))(t)
 	if err := keys.EndsSoon(); err == nil || !strings.HasPrefix(err.Error(), "the certificate of ") {
 		t.Errorf("error %v, want the end of the certificate", err)
 	}
@@ -611,8 +603,7 @@ func TestFileKeysStatusOfTheChain(t *testing.T) {
 		"self-signed":  {pkitest.NewCert(t, key, nil)},
 		"intermediate": {pkitest.NewCert(t, key, intermediate), intermediate, ca},
 	} {
-		keys, err := keyFiles{cert: pkitest.CertPEM(chain...), key: pkitest.KeyPEM(t, key)}.load(t, ES256)
-		testkit.Must(t, err)
+		keys := testkit.Value(keyFiles{cert: pkitest.CertPEM(chain...), key: pkitest.KeyPEM(t, key)}.load(t, ES256))(t)
 		cas := keys.Status().CAs
 		if len(cas) != max(1, len(chain)-1) || cas[0].ID != fingerprint(chain[len(chain)-1].Certificate) || cas[0].State != StateSigning || cas[0].Intermediate {
 			t.Errorf("%s: %+v, want the certificate for registries first", name, cas)
@@ -656,10 +647,8 @@ func TestFileKeysWithCertificatesPublishNoOtherKey(t *testing.T) {
 	t.Parallel()
 	private, _ := newKeyPEM(t, ES256)
 	_, public := newKeyPEM(t, ES256)
-	signer, err := parsePrivateKey(private)
-	testkit.Must(t, err)
-	keys, err := keyFiles{cert: pkitest.CertPEM(pkitest.NewCert(t, signer, nil)), key: slices.Concat(private, public)}.load(t, ES256)
-	testkit.Must(t, err)
+	signer := testkit.Value(parsePrivateKey(private))(t)
+	keys := testkit.Value(keyFiles{cert: pkitest.CertPEM(pkitest.NewCert(t, signer, nil)), key: slices.Concat(private, public)}.load(t, ES256))(t)
 	if published := keys.Trusted().JWKS.Keys; len(published) != 1 || published[0].KeyID != mustSigning(t, keys).ID {
 		t.Errorf("%+v are published, want the signing key alone", published)
 	}

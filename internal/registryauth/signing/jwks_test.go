@@ -25,10 +25,8 @@ func TestMarshalJWKSShowsNoPrivateKey(t *testing.T) {
 	published := map[string]bool{"kty": true, "kid": true, "use": true, "alg": true, "crv": true, "x": true, "y": true, "n": true, "e": true}
 	for _, algorithm := range issuingAlgorithms {
 		signer := newTestSigner(t, algorithm)
-		key, err := newSigningKey(algorithm, signer, nil, nil)
-		testkit.Must(t, err)
-		data, err := MarshalJWKS(fixedKeys{trusted: keyTrust(key)})
-		testkit.Must(t, err)
+		key := testkit.Value(newSigningKey(algorithm, signer, nil, nil))(t)
+		data := testkit.Value(MarshalJWKS(fixedKeys{trusted: keyTrust(key)}))(t)
 		var set struct{ Keys []map[string]any }
 		if err := json.Unmarshal(data, &set); err != nil || len(set.Keys) != 1 {
 			t.Fatalf("%s, error %v", data, err)
@@ -57,8 +55,7 @@ func TestMarshalJWKSShowsNoPrivateKey(t *testing.T) {
 // An invalid key set is not published.
 func TestMarshalJWKSOfAKeyThatCannotBeEncoded(t *testing.T) {
 	t.Parallel()
-	key, err := ecdsa.GenerateKey(elliptic.P224(), rand.Reader)
-	testkit.Must(t, err)
+	key := testkit.Value(ecdsa.GenerateKey(elliptic.P224(), rand.Reader))(t)
 	keys := fixedKeys{trusted: TrustBundle{JWKS: jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: key.Public(), KeyID: "1"}}}}}
 	if data, err := MarshalJWKS(keys); err == nil || !strings.Contains(err.Error(), "key set: ") || data != nil {
 		t.Errorf("%s, error %v", data, err)
@@ -119,17 +116,14 @@ func TestMarshalNothing(t *testing.T) {
 func TestKeyIDWithLeadingZeros(t *testing.T) {
 	t.Parallel()
 	for range 20_000 {
-		signer, err := generateKey(ES256)
-		testkit.Must(t, err)
+		signer := testkit.Value(generateKey(ES256))(t)
 		jwk := jose.JSONWebKey{Key: signer.Public()}
-		sum, err := jwk.Thumbprint(crypto.SHA256)
-		testkit.Must(t, err)
+		sum := testkit.Value(jwk.Thumbprint(crypto.SHA256))(t)
 		want := base64.RawURLEncoding.EncodeToString(sum)
 		if token.GetJWKThumbprint(signer.Public()) == want {
 			continue
 		}
-		key, err := newSigningKey(ES256, signer, nil, nil)
-		testkit.Must(t, err)
+		key := testkit.Value(newSigningKey(ES256, signer, nil, nil))(t)
 		if key.ID != want {
 			t.Errorf("kid %s, want %s", key.ID, want)
 		}
@@ -143,8 +137,7 @@ func TestKeyIDWithLeadingZeros(t *testing.T) {
 // RFC 8037 appendix A.3 gives this thumbprint.
 func TestThumbprintVector(t *testing.T) {
 	t.Parallel()
-	x, err := base64.RawURLEncoding.DecodeString("11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo")
-	testkit.Must(t, err)
+	x := testkit.Value(base64.RawURLEncoding.DecodeString("11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"))(t)
 	if got, err := thumbprint(ed25519.PublicKey(x)); err != nil || got != "kPrK_qmxVWaYVA9wwBF6Iuo3vVzz7TxHCTwXBygrS4k" {
 		t.Errorf("thumbprint %s, error %v", got, err)
 	}

@@ -36,8 +36,7 @@ func newTestSigner(t testing.TB, algorithm Algorithm) crypto.Signer {
 	if algorithm == RS256 {
 		return pkitest.RSAKey(t)
 	}
-	key, err := generateKey(algorithm)
-	testkit.Must(t, err)
+	key := testkit.Value(generateKey(algorithm))(t)
 	return key
 }
 
@@ -58,14 +57,12 @@ func newFixedKeys(t testing.TB, algorithm Algorithm, trust Trust) fixedKeys {
 	t.Helper()
 	signer := newTestSigner(t, algorithm)
 	if trust == TrustJWKS {
-		key, err := newSigningKey(algorithm, signer, nil, nil)
-		testkit.Must(t, err)
+		key := testkit.Value(newSigningKey(algorithm, signer, nil, nil))(t)
 		return fixedKeys{key: key, trusted: keyTrust(key)}
 	}
 	ca := pkitest.NewCA(t, nil)
 	leaf := pkitest.NewCert(t, signer, ca)
-	key, err := newSigningKey(algorithm, signer, []*x509.Certificate{leaf.Certificate}, []*x509.Certificate{leaf.Certificate})
-	testkit.Must(t, err)
+	key := testkit.Value(newSigningKey(algorithm, signer, []*x509.Certificate{leaf.Certificate}, []*x509.Certificate{leaf.Certificate}))(t)
 	return fixedKeys{key: key, trusted: TrustBundle{Certificates: []*x509.Certificate{ca.Certificate}}}
 }
 
@@ -97,8 +94,7 @@ func issue(keys Keys, lifetime time.Duration) (issued, error) {
 
 func mustIssue(t testing.TB, keys Keys, lifetime time.Duration) issued {
 	t.Helper()
-	signed, err := issue(keys, lifetime)
-	testkit.Must(t, err)
+	signed := testkit.Value(issue(keys, lifetime))(t)
 	return signed
 }
 
@@ -110,8 +106,7 @@ func testToken(t testing.TB, keys Keys) string {
 // newRegistry trusts what keys publish now, and nothing that they publish later.
 func newRegistry(t testing.TB, keys ...Keys) signingtest.Registry {
 	t.Helper()
-	jwks, err := MarshalJWKS(keys...)
-	testkit.Must(t, err)
+	jwks := testkit.Value(MarshalJWKS(keys...))(t)
 	return signingtest.NewRegistry(t, jwks, MarshalCertificates(keys...))
 }
 
@@ -189,8 +184,7 @@ func verifyAll(t *testing.T, raws []string, registry signingtest.Registry) {
 
 func readFile(t testing.TB, name string) []byte {
 	t.Helper()
-	data, err := os.ReadFile(name)
-	testkit.Must(t, err)
+	data := testkit.Value(os.ReadFile(name))(t)
 	return data
 }
 
@@ -211,8 +205,7 @@ func TestECDSASignaturesHaveFixedLength(t *testing.T) {
 func TestSigningKeyDoesNotPrintItself(t *testing.T) {
 	t.Parallel()
 	private := newTestSigner(t, EdDSA).(ed25519.PrivateKey)
-	key, err := newSigningKey(EdDSA, private, nil, nil)
-	testkit.Must(t, err)
+	key := testkit.Value(newSigningKey(EdDSA, private, nil, nil))(t)
 	keys := fixedKeys{key: key}
 	for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%d", "%x", "%q"} {
 		for _, value := range []any{keys.key, *keys.key, keys, &keys} {
@@ -241,10 +234,8 @@ func TestKeysThatCannotSign(t *testing.T) {
 	if _, err := encodeKeyPEM(device); err == nil || !strings.Contains(err.Error(), "encode the key: ") {
 		t.Errorf("a key in a device: %v", err)
 	}
-	exchange, err := ecdh.X25519().GenerateKey(rand.Reader)
-	testkit.Must(t, err)
-	der, err := x509.MarshalPKCS8PrivateKey(exchange)
-	testkit.Must(t, err)
+	exchange := testkit.Value(ecdh.X25519().GenerateKey(rand.Reader))(t)
+	der := testkit.Value(x509.MarshalPKCS8PrivateKey(exchange))(t)
 	if _, err := parsePrivateKey(pkitest.PEM("PRIVATE KEY", der)); err == nil || !strings.Contains(err.Error(), "type *ecdh.PrivateKey cannot sign") {
 		t.Errorf("a key for key exchange: %v", err)
 	}

@@ -19,8 +19,7 @@ const lead = 24 * time.Hour
 // whoSigns returns the ids of the key that signs and of all that are published.
 func whoSigns(t *testing.T, keys Keys) (signing string, published []string) {
 	t.Helper()
-	key, err := keys.Signing()
-	testkit.Must(t, err)
+	key := testkit.Value(keys.Signing())(t)
 	for _, jwk := range keys.Trusted().JWKS.Keys {
 		published = append(published, jwk.KeyID)
 	}
@@ -85,8 +84,7 @@ func TestFileKeysPublishThePublicKeysBesideTheirOwn(t *testing.T) {
 	oldKey, oldPublic := newKeyPEM(t, ES256)
 	newKey, newPublic := newKeyPEM(t, ES256)
 	put(oldKey)
-	keys, err := NewFileKeys(FileKeysConfig{Trust: TrustJWKS, KeyFile: name, Overlap: time.Hour, Now: func() time.Time { return now }})
-	testkit.Must(t, err)
+	keys := testkit.Value(NewFileKeys(FileKeysConfig{Trust: TrustJWKS, KeyFile: name, Overlap: time.Hour, Now: func() time.Time { return now }}))(t)
 	reload := func() {
 		t.Helper()
 		testkit.Must(t, keys.Reload())

@@ -23,8 +23,7 @@ import (
 
 func mustRotateCA(t testing.TB, keys *ManagedKeys, signAfter time.Duration) CAInfo {
 	t.Helper()
-	info, err := keys.RotateCA(RotateOptions{SignAfter: signAfter})
-	testkit.Must(t, err)
+	info := testkit.Value(keys.RotateCA(RotateOptions{SignAfter: signAfter}))(t)
 	return info
 }
 
@@ -195,8 +194,7 @@ func TestManagedKeysRotateTheCAAtOnce(t *testing.T) {
 	if got := caStates(keys); !slices.Equal(got, []State{StateRetired, StateSigning}) || mustSigning(t, keys).root() == nil || fingerprint(mustSigning(t, keys).root()) != info.ID {
 		t.Errorf("CAs %v, key of %s, want it to be of %s", got, fingerprint(mustSigning(t, keys).root()), info.ID)
 	}
-	key, err := keys.Revoke(oldCA.ID)
-	testkit.Must(t, err)
+	key := testkit.Value(keys.Revoke(oldCA.ID))(t)
 	if onlyCA(t, keys).ID != info.ID || key.CA != info.ID || len(keys.Status().Keys) != 1 || len(keys.Trusted().JWKS.Keys) != 1 {
 		t.Errorf("after the old CA was revoked: %+v", keys.Status())
 	}
@@ -219,8 +217,7 @@ func TestManagedKeysRevokeTheSigningOneWhileAnotherWaits(t *testing.T) {
 		keys := newManaged(t, TrustCertificate)
 		oldCA := onlyCA(t, keys)
 		info := mustRotateCA(t, keys, time.Hour)
-		key, err := keys.Revoke(oldCA.ID)
-		testkit.Must(t, err)
+		key := testkit.Value(keys.Revoke(oldCA.ID))(t)
 		if key.CA != info.ID || key.State != StateSigning || onlyCA(t, keys).State != StateSigning {
 			t.Errorf("%+v, want the waiting CA to sign", keys.Status())
 		}
@@ -230,8 +227,7 @@ func TestManagedKeysRevokeTheSigningOneWhileAnotherWaits(t *testing.T) {
 		keys := newManaged(t, TrustJWKS)
 		first := mustSigning(t, keys).ID
 		next := mustRotate(t, keys, time.Hour)
-		key, err := keys.Revoke(first)
-		testkit.Must(t, err)
+		key := testkit.Value(keys.Revoke(first))(t)
 		if key.ID != next.ID || key.State != StateSigning || mustSigning(t, keys).ID != next.ID || len(keys.Trusted().JWKS.Keys) != 1 {
 			t.Errorf("%+v, want the waiting key to sign", keys.Status())
 		}
@@ -434,8 +430,7 @@ func TestManagedStatusIsPublic(t *testing.T) {
 	t.Parallel()
 	keys := newManaged(t, TrustCertificate)
 	mustRotateCA(t, keys, time.Hour)
-	status, err := json.Marshal(keys.Status())
-	testkit.Must(t, err)
+	status := testkit.Value(json.Marshal(keys.Status()))(t)
 	for _, ca := range keys.Status().CAs {
 		var file caFile
 		testkit.Must(t, json.Unmarshal(readFile(t, ca.File), &file))

@@ -87,22 +87,17 @@ func TestManagedKeysSkipBrokenFiles(t *testing.T) {
 	keys := newManaged(t, TrustCertificate)
 	good := keys.Status().Keys[0]
 	bad := mustRotate(t, keys, 0)
-	content, err := os.ReadFile(bad.File)
-	testkit.Must(t, err)
-	otherKey, err := os.ReadFile(newManaged(t, TrustCertificate).Status().Keys[0].File)
-	testkit.Must(t, err)
-	jwksKey, err := os.ReadFile(newManaged(t, TrustJWKS).Status().Keys[0].File)
-	testkit.Must(t, err)
+	content := testkit.Value(os.ReadFile(bad.File))(t)
+	otherKey := testkit.Value(os.ReadFile(newManaged(t, TrustCertificate).Status().Keys[0].File))(t)
+	jwksKey := testkit.Value(os.ReadFile(newManaged(t, TrustJWKS).Status().Keys[0].File))(t)
 	changed := func(edit func(map[string]any)) []byte {
 		var fields map[string]any
 		testkit.Must(t, json.Unmarshal(content, &fields))
 		edit(fields)
-		data, err := json.Marshal(fields)
-		testkit.Must(t, err)
+		data := testkit.Value(json.Marshal(fields))(t)
 		return data
 	}
-	goodContent, err := os.ReadFile(good.File)
-	testkit.Must(t, err)
+	goodContent := testkit.Value(os.ReadFile(good.File))(t)
 	var goodFields map[string]any
 	testkit.Must(t, json.Unmarshal(goodContent, &goodFields))
 	for want, data := range map[string][]byte{
@@ -204,8 +199,7 @@ func TestManagedKeysNeverReplaceTheCA(t *testing.T) {
 			var file caFile
 			testkit.Must(t, json.Unmarshal(readFile(t, onlyCA(t, keys).File), &file))
 			edit(&file)
-			data, err := json.Marshal(file)
-			testkit.Must(t, err)
+			data := testkit.Value(json.Marshal(file))(t)
 			return data
 		}
 	}
@@ -254,8 +248,7 @@ func TestManagedKeysNeverReplaceTheCA(t *testing.T) {
 			t.Errorf("%s: rotation: %v", want, err)
 		}
 		// But when asked, for a CA that is lost must not be the end.
-		info, err := fresh.RotateCA(RotateOptions{})
-		testkit.Must(t, err)
+		info := testkit.Value(fresh.RotateCA(RotateOptions{}))(t)
 		if got := fresh.Status().Keys; got[len(got)-1].CA != info.ID || got[len(got)-1].State != StateSigning {
 			t.Errorf("%s: after another CA was made: %+v", want, got)
 		}
@@ -387,8 +380,7 @@ func TestManagedKeysRefuseAnotherTrust(t *testing.T) {
 func TestManagedKeysWaitForTheLock(t *testing.T) {
 	testkit.Bubble(t, func(t *testing.T) {
 		keys := newManaged(t, TrustJWKS)
-		unlock, err := keys.dir.lock()
-		testkit.Must(t, err)
+		unlock := testkit.Value(keys.dir.lock())(t)
 		start := time.Now()
 		if _, err := keys.Rotate(RotateOptions{}); err == nil || !strings.Contains(err.Error(), "another process is changing") {
 			t.Errorf("rotation while locked: %v", err)
@@ -458,8 +450,7 @@ func TestManagedKeysBoundTheNumberOfFiles(t *testing.T) {
 // fillManaged adds unusable files of keys until one more is refused.
 func fillManaged(t *testing.T, keys *ManagedKeys) {
 	t.Helper()
-	list, err := keys.dir.list()
-	testkit.Must(t, err)
+	list := testkit.Value(keys.dir.list())(t)
 	for n := len(list.keys) + len(list.cas); n < maxManagedFiles; n++ {
 		testkit.Must(t, os.WriteFile(keys.dir.path(keyFileName(strconv.Itoa(n))), nil, 0o600))
 	}

@@ -27,8 +27,7 @@ func managedConfig(t testing.TB, trust Trust) ManagedKeysConfig {
 
 func openManaged(t testing.TB, cfg ManagedKeysConfig) *ManagedKeys {
 	t.Helper()
-	keys, err := NewManagedKeys(cfg)
-	testkit.Must(t, err)
+	keys := testkit.Value(NewManagedKeys(cfg))(t)
 	return keys
 }
 
@@ -47,8 +46,7 @@ func newManaged(t testing.TB, trust Trust) *ManagedKeys {
 
 func mustRotate(t testing.TB, keys *ManagedKeys, signAfter time.Duration) KeyInfo {
 	t.Helper()
-	info, err := keys.Rotate(RotateOptions{SignAfter: signAfter})
-	testkit.Must(t, err)
+	info := testkit.Value(keys.Rotate(RotateOptions{SignAfter: signAfter}))(t)
 	return info
 }
 
@@ -63,8 +61,7 @@ func onlyCA(t testing.TB, keys Keys) CAInfo {
 
 func dirNames(t testing.TB, dir string) []string {
 	t.Helper()
-	entries, err := os.ReadDir(dir)
-	testkit.Must(t, err)
+	entries := testkit.Value(os.ReadDir(dir))(t)
 	var names []string
 	for _, entry := range entries {
 		names = append(names, entry.Name())

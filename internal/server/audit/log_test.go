@@ -35,8 +35,7 @@ func testEvent(id string) *exchange.Event {
 // openTest closes the log at the end of the test, if the test does not.
 func openTest(t testing.TB, file string, out io.Writer, logger *slog.Logger) *Log {
 	t.Helper()
-	a, err := Open(file, out, logger)
-	testkit.Must(t, err)
+	a := testkit.Value(Open(file, out, logger))(t)
 	t.Cleanup(func() {
 		if !a.closed.Load() {
 			_ = a.Close()
@@ -110,13 +109,11 @@ func TestAuditAppendsToAFileThatOthersCannotRead(t *testing.T) {
 			t.Errorf("%d failures after an event that came after Close, want 1", a.Failures())
 		}
 	}
-	data, err := os.ReadFile(name)
-	testkit.Must(t, err)
+	data := testkit.Value(os.ReadFile(name))(t)
 	if lines := strings.Split(string(data), "\n"); len(lines) != 3 || !strings.Contains(lines[0], `"one"`) || !strings.Contains(lines[1], `"two"`) {
 		t.Errorf("file:\n%s", data)
 	}
-	info, err := os.Stat(name)
-	testkit.Must(t, err)
+	info := testkit.Value(os.Stat(name))(t)
 	if info.Mode().Perm() != 0o600 {
 		t.Errorf("mode %o, want 600: the log names who pulls what", info.Mode().Perm())
 	}

@@ -285,14 +285,12 @@ func TestAuditRotation(t *testing.T) {
 			testkit.Must(t, a.Close())
 
 			var all []string
-			names, err := filepath.Glob(file + "*")
-			testkit.Must(t, err)
+			names := testkit.Value(filepath.Glob(file + "*"))(t)
 			if len(names) != turns+1 {
 				t.Errorf("files %q", names)
 			}
 			for _, name := range names {
-				data, err := os.ReadFile(name)
-				testkit.Must(t, err)
+				data := testkit.Value(os.ReadFile(name))(t)
 				all = append(all, proxytest.EventIDs(t, data)...)
 			}
 			seen := map[string]int{}
@@ -329,8 +327,7 @@ func TestAuditKeepsTheFileWhenThereIsNoNewOne(t *testing.T) {
 	testkit.Eventually(t, "it is reported", func() bool { return strings.Contains(log.String(), "audit.file: open "+file) })
 	a.Record(testEvent("2"))
 	testkit.Must(t, a.Close())
-	data, err := os.ReadFile(filepath.Join(dir+".moved", "audit.log"))
-	testkit.Must(t, err)
+	data := testkit.Value(os.ReadFile(filepath.Join(dir+".moved", "audit.log")))(t)
 	if got := proxytest.EventIDs(t, data); strings.Join(got, " ") != "1 2" || a.Failures() != 0 {
 		t.Errorf("events %q, %d failures", got, a.Failures())
 	}
@@ -365,8 +362,7 @@ func TestAuditEndsATornLineOfAnEarlierRun(t *testing.T) {
 		a := openTest(t, file, io.Discard, testkit.QuietLogger())
 		a.Record(testEvent("1"))
 		testkit.Must(t, a.Close())
-		data, err := os.ReadFile(file)
-		testkit.Must(t, err)
+		data := testkit.Value(os.ReadFile(file))(t)
 		if !strings.HasPrefix(string(data), want) || !json.Valid(data[len(want)-1:]) {
 			t.Errorf("after %q the file is %q", before, data)
 		}

@@ -50,8 +50,7 @@ registries: [{service: registry.example.com, issuer: pullpass.example.com}]
 policyFiles: [policy.yaml]
 `), filepath.Join(dir, "pullpass.yaml"), dir)
 	testkit.Must(t, err)
-	known, err := explain.Open(cfg, t.Output())
-	testkit.Must(t, err)
+	known := testkit.Value(explain.Open(cfg, t.Output()))(t)
 	log := NewLog(LogConfig{})
 	h, err := New(Config{
 		Log: log, Known: func() explain.Known { return known }, Hosts: hosts, Logger: log.config.Logger,
@@ -349,8 +348,7 @@ func TestAbortedRequestMarksNobody(t *testing.T) {
 	t.Parallel()
 	redis := &shared{}
 	log := NewLog(LogConfig{Shared: redis, MaxEntryBytes: 4096})
-	text, err := encode(event("of-another", noon), 4096)
-	testkit.Must(t, err)
+	text := testkit.Value(encode(event("of-another", noon), 4096))(t)
 	redis.entries = [][]byte{text}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

@@ -67,14 +67,12 @@ rules:
 			p := proxytest.New(t, "  kubernetes: {kubeconfigFile: kubeconfig}\n"+cluster, map[string]string{
 				"kubeconfig": api.Kubeconfig(), "policy.yaml": policy + proxytest.AnnotationRule + denials,
 			})
-			cfg, err := config.Load(filepath.Join(p.Dir, "pullpass.yaml"))
-			testkit.Must(t, err)
+			cfg := testkit.Value(config.Load(filepath.Join(p.Dir, "pullpass.yaml")))(t)
 			service, err := server.New(server.Config{Config: cfg, Version: "test", Getenv: func(string) string { return "" }, Stdout: p.Stdout, Logger: testkit.QuietLogger()})
 			testkit.Must(t, err)
 			ask := func(args ...string) explain.Explanation {
 				t.Helper()
-				explanation, err := explained(t, append([]string{"--config", filepath.Join(p.Dir, "pullpass.yaml")}, args...)...)
-				testkit.Must(t, err)
+				explanation := testkit.Value(explained(t, append([]string{"--config", filepath.Join(p.Dir, "pullpass.yaml")}, args...)...))(t)
 				var answer explain.Explanation
 				testkit.Must(t, json.Unmarshal(asJSON(t, explanation), &answer))
 				return answer

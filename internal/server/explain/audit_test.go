@@ -29,8 +29,7 @@ func auditOf(t *testing.T, change func(line kubetest.Object)) string {
 		"granted": []string{"repository:team-a/web:pull"}, "rule": "annotated", "issuedID": "I", "caller": "192.0.2.9", "latency": 0.001,
 	}
 	change(line)
-	text, err := json.Marshal(line)
-	testkit.Must(t, err)
+	text := testkit.Value(json.Marshal(line))(t)
 	proxytest.CheckAuditLines(t, text)
 	return string(text) + "\n"
 }
@@ -157,8 +156,7 @@ func TestExplainJudgesRevocations(t *testing.T) {
 	api := kubetest.NewAPIServer(t)
 	dir := proxytest.Connected(t, api, "")
 	file := filepath.Join(dir, "pullpass.yaml")
-	settings, err := os.ReadFile(file)
-	testkit.Must(t, err)
+	settings := testkit.Value(os.ReadFile(file))(t)
 	testkit.Write(t, dir, "pullpass.yaml", string(settings)+proxytest.WithRedis(redis.Address(), "enforce"))
 	testkit.Write(t, dir, "audit.log", auditOf(t, func(kubetest.Object) {}))
 	testkit.Write(t, dir, "token.jwt", kubetest.Token(t, "https://issuer.example.com"))
@@ -169,8 +167,7 @@ func TestExplainJudgesRevocations(t *testing.T) {
 		args := map[string][]string{
 			"name": {"--as", "prod/team-a/web"}, "token": {"--token-file", filepath.Join(dir, "token.jwt")}, "audit": {"--from-audit", "ID", "--audit-file", filepath.Join(dir, "audit.log")},
 		}[source]
-		out, err := explainBoth(t, append([]string{"--config", file}, args...)...)
-		testkit.Must(t, err)
+		out := testkit.Value(explainBoth(t, append([]string{"--config", file}, args...)...))(t)
 		for _, want := range want {
 			if !strings.Contains(out, want) {
 				t.Errorf("%s: no %q in\n%s", source, want, out)

@@ -128,8 +128,7 @@ func TestExplainAsksTheAPIServer(t *testing.T) {
 				testkit.Write(t, p, "token.jwt", args[1])
 				args[1] = filepath.Join(p, "token.jwt")
 			}
-			out, err := runExplain(t, p, args...)
-			testkit.Must(t, err)
+			out := testkit.Value(runExplain(t, p, args...))(t)
 			for _, want := range test.want {
 				if !strings.Contains(out, want) {
 					t.Errorf("no %q in\n%s", want, out)
@@ -213,7 +212,6 @@ func explained(t *testing.T, args ...string) (*explain.Explanation, error) {
 		flags.Func(name, "", func(value string) error { *list = append(*list, value); return nil })
 	}
 	testkit.Must(t, flags.Parse(args))
-	cfg, err := config.Load(file)
-	testkit.Must(t, err)
+	cfg := testkit.Value(config.Load(file))(t)
 	return explain.Explain(t.Context(), cfg, r, strings.NewReader(""), io.Discard)
 }

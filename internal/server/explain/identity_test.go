@@ -38,8 +38,7 @@ func without(claims, changes kubetest.Object) kubetest.Object {
 
 func marshal(t *testing.T, value any) string {
 	t.Helper()
-	text, err := json.Marshal(value)
-	testkit.Must(t, err)
+	text := testkit.Value(json.Marshal(value))(t)
 	return string(text)
 }
 
@@ -232,13 +231,11 @@ func TestExplainRevokedPushCredentials(t *testing.T) {
 	redis := statetest.Redis(t)
 	dir := jobFiles(t, "")
 	file := filepath.Join(dir, "pullpass.yaml")
-	settings, err := os.ReadFile(file)
-	testkit.Must(t, err)
+	settings := testkit.Value(os.ReadFile(file))(t)
 	testkit.Write(t, dir, "pullpass.yaml", string(settings)+proxytest.WithRedis(redis.Address(), "off"))
 	explained := func(id string) string {
 		testkit.Write(t, dir, "audit.log", jobLine(t, func(line, _ kubetest.Object) { line["pushCredential"] = id }))
-		out, err := explainBoth(t, "--config", file, "--from-audit", "ID", "--audit-file", filepath.Join(dir, "audit.log"))
-		testkit.Must(t, err)
+		out := testkit.Value(explainBoth(t, "--config", file, "--from-audit", "ID", "--audit-file", filepath.Join(dir, "audit.log")))(t)
 		return out
 	}
 	revoke(t, revocationsOf(t, file), state.Target{Kind: state.TargetToken, Name: "PUSHED"}, "stolen")

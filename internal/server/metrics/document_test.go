@@ -39,8 +39,7 @@ func TestMetricsDocument(t *testing.T) {
 	if *updateMetrics {
 		testkit.Must(t, os.WriteFile(metricsDocument, want, 0o644))
 	}
-	got, err := os.ReadFile(metricsDocument)
-	testkit.Must(t, err)
+	got := testkit.Value(os.ReadFile(metricsDocument))(t)
 	if !bytes.Equal(got, want) {
 		t.Errorf("%s is stale: run make docs", metricsDocument)
 	}
@@ -148,8 +147,7 @@ func expectClosed(t *testing.T, m *Metrics) {
 			defined[d.name] = d
 		}
 	}
-	families, err := m.Registry.Gather()
-	testkit.Must(t, err)
+	families := testkit.Value(m.Registry.Gather())(t)
 	for _, family := range families {
 		if !strings.HasPrefix(family.GetName(), "pullpass_") {
 			continue

@@ -328,8 +328,7 @@ pullpass_revocations_read_timestamp_seconds 1000
 func TestMetricsShowThePolicyInUse(t *testing.T) {
 	t.Parallel()
 	parse := func(repositories string) *policy.Policy {
-		policy, err := policy.Parse(policy.File{Name: "policy.yaml", Data: []byte(proxytest.PolicyFor(repositories))})
-		testkit.Must(t, err)
+		policy := testkit.Value(policy.Parse(policy.File{Name: "policy.yaml", Data: []byte(proxytest.PolicyFor(repositories))}))(t)
 		return policy
 	}
 	p := parse("a/**")

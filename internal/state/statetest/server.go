@@ -70,8 +70,7 @@ func start(tb testing.TB, args ...string) *Server {
 
 func freePort(tb testing.TB) int {
 	tb.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	testkit.Must(tb, err)
+	l := testkit.Value(net.Listen("tcp", "127.0.0.1:0"))(tb)
 	defer l.Close()
 	return l.Addr().(*net.TCPAddr).Port
 }

@@ -98,8 +98,7 @@ func (c *Cluster) MoveKeysHalf(tb testing.TB) (moved int) {
 	ctx := tb.Context()
 	do := func(client *redis.Client, args ...any) any {
 		tb.Helper()
-		answer, err := client.Do(ctx, args...).Result()
-		testkit.Must(tb, err)
+		answer := testkit.Value(client.Do(ctx, args...).Result())(tb)
 		return answer
 	}
 	var clients []*redis.Client
@@ -107,8 +106,7 @@ func (c *Cluster) MoveKeysHalf(tb testing.TB) (moved int) {
 	for _, node := range c.Nodes {
 		client := redis.NewClient(&redis.Options{Addr: node.Address()})
 		defer client.Close()
-		found, err := client.Keys(ctx, "*").Result()
-		testkit.Must(tb, err)
+		found := testkit.Value(client.Keys(ctx, "*").Result())(tb)
 		clients, keys = append(clients, client), append(keys, found)
 	}
 	for i, source := range clients {

@@ -47,8 +47,7 @@ type ListServer struct {
 func NewListServer(t *testing.T) *ListServer {
 	t.Helper()
 	l := &ListServer{Objects: map[string][]Object{}, Forbid: map[string]bool{}, Status: map[string]int{}, page: 2, Issuer: "https://issuer.example.com"}
-	data, err := os.ReadFile(testkit.InModule("internal/pullsecrets/migration/testdata/pullsecrets/cluster.yaml"))
-	testkit.Must(t, err)
+	data := testkit.Value(os.ReadFile(testkit.InModule("internal/pullsecrets/migration/testdata/pullsecrets/cluster.yaml")))(t)
 	decoder := yaml.NewDecoder(bytes.NewReader(data))
 	for {
 		var o Object

@@ -51,10 +51,8 @@ func TokenClaims(issuer string) map[string]any {
 
 func SignToken(t testing.TB, claims map[string]any) string {
 	t.Helper()
-	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.RS256, Key: issuerKey()}, (&jose.SignerOptions{}).WithHeader("kid", "k1"))
-	testkit.Must(t, err)
-	raw, err := jwt.Signed(signer).Claims(claims).Serialize()
-	testkit.Must(t, err)
+	signer := testkit.Value(jose.NewSigner(jose.SigningKey{Algorithm: jose.RS256, Key: issuerKey()}, (&jose.SignerOptions{}).WithHeader("kid", "k1")))(t)
+	raw := testkit.Value(jwt.Signed(signer).Claims(claims).Serialize())(t)
 	testkit.Note(t, "token", raw)
 	return raw
 }

@@ -18,8 +18,7 @@ import (
 
 func newModule(t *testing.T) (dir string) {
 	t.Helper()
-	archive, err := txtar.ParseFile("testdata/module.txtar")
-	testkit.Must(t, err)
+	archive := testkit.Value(txtar.ParseFile("testdata/module.txtar"))(t)
 	dir = t.TempDir()
 	for _, f := range archive.Files {
 		name := filepath.Join(dir, f.Name)
@@ -186,12 +185,9 @@ func TestCatalogue(t *testing.T) {
 // Each line of the list names a mutant of the sources. "make mutants" says whether it survives.
 func TestListNamesMutants(t *testing.T) {
 	t.Parallel()
-	listed, err := readList("listed.txt")
-	testkit.Must(t, err)
-	reasons, err := filepath.Glob(testkit.InModule("internal/refusal") + "/*.go")
-	testkit.Must(t, err)
-	c, err := readCatalogue(reasons)
-	testkit.Must(t, err)
+	listed := testkit.Value(readList("listed.txt"))(t)
+	reasons := testkit.Value(filepath.Glob(testkit.InModule("internal/refusal") + "/*.go"))(t)
+	c := testkit.Value(readCatalogue(reasons))(t)
 	read := map[string]bool{}
 	for key := range listed {
 		file, _, _ := strings.Cut(key, " ")

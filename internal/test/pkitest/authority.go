@@ -58,7 +58,6 @@ func (a Authority) Client(t testing.TB, name string) *tls.Certificate {
 func (a Authority) ClientUntil(t testing.TB, name string, end time.Duration) *tls.Certificate {
 	t.Helper()
 	cert, key := a.Leaf(t, name, -time.Hour, end)
-	pair, err := tls.X509KeyPair([]byte(cert), []byte(key))
-	testkit.Must(t, err)
+	pair := testkit.Value(tls.X509KeyPair([]byte(cert), []byte(key)))(t)
 	return &pair
 }

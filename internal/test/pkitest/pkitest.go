@@ -46,10 +46,8 @@ func NewCert(tb testing.TB, key crypto.Signer, parent *Cert, edits ...func(*x509
 	if parent != nil {
 		issuer = parent
 	}
-	der, err := x509.CreateCertificate(rand.Reader, template, issuer.Certificate, key.Public(), issuer.Key)
-	testkit.Must(tb, err)
-	cert, err := x509.ParseCertificate(der)
-	testkit.Must(tb, err)
+	der := testkit.Value(x509.CreateCertificate(rand.Reader, template, issuer.Certificate, key.Public(), issuer.Key))(tb)
+	cert := testkit.Value(x509.ParseCertificate(der))(tb)
 	return &Cert{cert, key}
 }
 
@@ -78,8 +76,7 @@ func (c *Cert) Pool() *x509.CertPool {
 // ECKey makes an ECDSA key on P-256.
 func ECKey(tb testing.TB) *ecdsa.PrivateKey {
 	tb.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	testkit.Must(tb, err)
+	key := testkit.Value(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(tb)
 	return testkit.NoteKey(tb, key)
 }
 
@@ -94,8 +91,7 @@ func EdKey(tb testing.TB) ed25519.PrivateKey {
 // RSAKey returns a key of 2048 bits, always the same: making one is slow.
 func RSAKey(tb testing.TB) *rsa.PrivateKey {
 	tb.Helper()
-	key, err := sharedRSAKey()
-	testkit.Must(tb, err)
+	key := testkit.Value(sharedRSAKey())(tb)
 	return testkit.NoteKey(tb, key)
 }
 
@@ -113,20 +109,16 @@ func CertPEM(certs ...*Cert) []byte {
 // KeyPEM returns a private key as PEM, in the form PKCS#8.
 func KeyPEM(tb testing.TB, key crypto.Signer) []byte {
 	tb.Helper()
-	der, err := x509.MarshalPKCS8PrivateKey(key)
-	testkit.Must(tb, err)
+	der := testkit.Value(x509.MarshalPKCS8PrivateKey(key))(tb)
 	return PEM("PRIVATE KEY", der)
 }
 
 // Token signs a payload with a new key, which no verifier knows.
 func Token(tb testing.TB, payload []byte) string {
 	tb.Helper()
-	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: ECKey(tb)}, nil)
-	testkit.Must(tb, err)
-	signed, err := signer.Sign(payload)
-	testkit.Must(tb, err)
-	token, err := signed.CompactSerialize()
-	testkit.Must(tb, err)
+	signer := testkit.Value(jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: ECKey(tb)}, nil))(tb)
+	signed := testkit.Value(signer.Sign(payload))(tb)
+	token := testkit.Value(signed.CompactSerialize())(tb)
 	testkit.Note(tb, "token", token)
 	return token
 }

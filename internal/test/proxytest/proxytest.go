@@ -85,8 +85,7 @@ func WriteServingCertificate(t *testing.T, dir string, serial int64) *x509.CertP
 func (p *Proxy) Configure(t *testing.T, old, new string) {
 	t.Helper()
 	name := filepath.Join(p.Dir, "pullpass.yaml")
-	text, err := os.ReadFile(name)
-	testkit.Must(t, err)
+	text := testkit.Value(os.ReadFile(name))(t)
 	if strings.Count(string(text), old) != 1 {
 		t.Fatalf("%q is not there once:\n%s", old, text)
 	}
@@ -102,8 +101,7 @@ func (p *Proxy) Put(t *testing.T, name, content string) {
 
 func (p *Proxy) Dial(t *testing.T) net.Conn {
 	t.Helper()
-	connection, err := tls.Dial("tcp", p.Address, p.Client.Transport.(*http.Transport).TLSClientConfig)
-	testkit.Must(t, err)
+	connection := testkit.Value(tls.Dial("tcp", p.Address, p.Client.Transport.(*http.Transport).TLSClientConfig))(t)
 	t.Cleanup(func() { connection.Close() })
 	return connection
 }
@@ -128,11 +126,9 @@ func (p *Proxy) Status(t *testing.T, raw string) int {
 
 func (p *Proxy) StatusFrom(t *testing.T, client *http.Client, raw string) int {
 	t.Helper()
-	request, err := http.NewRequest(http.MethodGet, "https://"+p.Address+"/token?service=registry.example.com", nil)
-	testkit.Must(t, err)
+	request := testkit.Value(http.NewRequest(http.MethodGet, "https://"+p.Address+"/token?service=registry.example.com", nil))(t)
 	request.SetBasicAuth("serviceaccount", raw)
-	response, err := client.Do(request)
-	testkit.Must(t, err)
+	response := testkit.Value(client.Do(request))(t)
 	readAnswer(t, response)
 	return response.StatusCode
 }
@@ -218,8 +214,7 @@ func (p *Proxy) ClientFrom(address string) *http.Client {
 func (p *Proxy) Ask(t *testing.T, traceparent string, request *http.Request) int {
 	t.Helper()
 	request.Header.Set("Traceparent", traceparent)
-	response, err := p.Client.Do(request)
-	testkit.Must(t, err)
+	response := testkit.Value(p.Client.Do(request))(t)
 	readAnswer(t, response)
 	return response.StatusCode
 }
@@ -241,16 +236,14 @@ func readAnswer(t *testing.T, response *http.Response) {
 
 func (p *Proxy) Get(t *testing.T, query url.Values) *http.Request {
 	t.Helper()
-	request, err := http.NewRequest(http.MethodGet, "https://"+p.Address+"/token?"+query.Encode(), nil)
-	testkit.Must(t, err)
+	request := testkit.Value(http.NewRequest(http.MethodGet, "https://"+p.Address+"/token?"+query.Encode(), nil))(t)
 	return request
 }
 
 func (p *Proxy) Post(t *testing.T, raw string) *http.Request {
 	t.Helper()
 	form := url.Values{"grant_type": {"password"}, "service": {"registry.example.com"}, "username": {"x"}, "password": {raw}, "scope": {"repository:team-a/web:pull"}}
-	request, err := http.NewRequest(http.MethodPost, "https://"+p.Address+"/auth/token", strings.NewReader(form.Encode()))
-	testkit.Must(t, err)
+	request := testkit.Value(http.NewRequest(http.MethodPost, "https://"+p.Address+"/auth/token", strings.NewReader(form.Encode())))(t)
 	request.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	return request
 }

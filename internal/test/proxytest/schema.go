@@ -72,8 +72,7 @@ func openSchema(name string, others ...string) (outputSchema, error) {
 // CheckAuditLines holds every line to the schema.
 func CheckAuditLines(t testing.TB, lines []byte) {
 	t.Helper()
-	schema, err := OpenAuditSchema()
-	testkit.Must(t, err)
+	schema := testkit.Value(OpenAuditSchema())(t)
 	for line := range bytes.Lines(lines) {
 		event, err := jsonschema.UnmarshalJSON(bytes.NewReader(line))
 		if err == nil {
@@ -109,8 +108,7 @@ func CheckAnswer(schema *jsonschema.Schema, text []byte) error {
 // ScriptFile returns a file of the script of pullpass audit.
 func ScriptFile(t testing.TB, name string) string {
 	t.Helper()
-	archive, err := txtar.ParseFile(testkit.InModule("cmd/proxy/testdata/script/audit.txtar"))
-	testkit.Must(t, err)
+	archive := testkit.Value(txtar.ParseFile(testkit.InModule("cmd/proxy/testdata/script/audit.txtar")))(t)
 	i := slices.IndexFunc(archive.Files, func(f txtar.File) bool { return f.Name == name })
 	if i < 0 {
 		t.Fatalf("the script has no file %s", name)

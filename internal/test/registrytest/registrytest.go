@@ -128,8 +128,7 @@ func NewRegistry(t testing.TB, auth string) *Server {
 
 func htpasswd(t testing.TB) []byte {
 	t.Helper()
-	hash, err := bcrypt.GenerateFromPassword([]byte(Password), bcrypt.MinCost)
-	testkit.Must(t, err)
+	hash := testkit.Value(bcrypt.GenerateFromPassword([]byte(Password), bcrypt.MinCost))(t)
 	return []byte(User + ":" + string(hash) + "\n")
 }
 
@@ -146,12 +145,10 @@ func (s *Server) Put(t testing.TB, repository, tag string, layer []byte) Image {
 	t.Helper()
 	client := s.Client()
 	send := func(method, address string, body []byte, contentType string, want int) http.Header {
-		request, err := http.NewRequest(method, address, bytes.NewReader(body))
-		testkit.Must(t, err)
+		request := testkit.Value(http.NewRequest(method, address, bytes.NewReader(body)))(t)
 		request.SetBasicAuth(User, Password)
 		request.Header.Set("Content-Type", contentType)
-		response, err := client.Do(request)
-		testkit.Must(t, err)
+		response := testkit.Value(client.Do(request))(t)
 		defer func() { _ = response.Body.Close() }()
 		text, _ := io.ReadAll(response.Body)
 		if response.StatusCode != want {
@@ -162,8 +159,7 @@ func (s *Server) Put(t testing.TB, repository, tag string, layer []byte) Image {
 	blob := func(content []byte) string {
 		digest := DigestOf(content)
 		at := send(http.MethodPost, s.URL+"/v2/"+repository+"/blobs/uploads/", nil, "", http.StatusAccepted).Get("Location")
-		u, err := url.Parse(at)
-		testkit.Must(t, err)
+		u := testkit.Value(url.Parse(at))(t)
 		query := u.Query()
 		query.Set("digest", digest)
 		u.RawQuery = query.Encode()

@@ -15,12 +15,10 @@ import (
 // TYPE and TYPE.FIELD.
 func comments(t *testing.T, dir string) map[string]string {
 	t.Helper()
-	names, err := filepath.Glob(filepath.Join(dir, "*.go"))
-	testkit.Must(t, err)
+	names := testkit.Value(filepath.Glob(filepath.Join(dir, "*.go")))(t)
 	texts := map[string]string{}
 	for _, name := range names {
-		file, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.ParseComments)
-		testkit.Must(t, err)
+		file := testkit.Value(parser.ParseFile(token.NewFileSet(), name, nil, parser.ParseComments))(t)
 		ast.Inspect(file, func(n ast.Node) bool {
 			declaration, ok := n.(*ast.GenDecl)
 			if !ok || declaration.Tok != token.TYPE {

@@ -77,8 +77,7 @@ func (p properties) MarshalJSON() ([]byte, error) {
 func Describe(t *testing.T, document any) map[string]any {
 	t.Helper()
 	m := maker{t, map[string]map[string]string{}}
-	text, err := json.Marshal(m.of(reflect.ValueOf(document).Elem()))
-	testkit.Must(t, err)
+	text := testkit.Value(json.Marshal(m.of(reflect.ValueOf(document).Elem())))(t)
 	var described map[string]any
 	testkit.Must(t, json.Unmarshal(text, &described))
 	return described

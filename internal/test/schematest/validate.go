@@ -36,7 +36,6 @@ func validate(t *testing.T, s *jsonschema.Schema, document []byte) error {
 // AcceptFile is Accept for a file.
 func AcceptFile(t *testing.T, s *jsonschema.Schema, name string) {
 	t.Helper()
-	document, err := os.ReadFile(name)
-	testkit.Must(t, err)
+	document := testkit.Value(os.ReadFile(name))(t)
 	Accept(t, s, name, document)
 }

@@ -66,6 +66,15 @@ func Must(t testing.TB, err error) {
 	}
 }
 
+// Value returns the value of a call that must succeed: testkit.Value(json.Marshal(v))(t).
+func Value[T any](value T, err error) func(testing.TB) T {
+	return func(t testing.TB) T {
+		t.Helper()
+		Must(t, err)
+		return value
+	}
+}
+
 var lastPort atomic.Int32
 
 // FreeAddress returns one of a range that the system takes for no connection of

@@ -71,8 +71,7 @@ type recipe struct {
 // ec256, ec384 and ec521. The issuer must publish all but rsa2.
 func Cases(tb testing.TB, testdata string, keys map[string]crypto.Signer) []Case {
 	tb.Helper()
-	files, err := filepath.Glob(filepath.Join(testdata, "corpus", "tokens", "*.yaml"))
-	testkit.Must(tb, err)
+	files := testkit.Value(filepath.Glob(filepath.Join(testdata, "corpus", "tokens", "*.yaml")))(tb)
 	m := maker{tb, testdata, keys}
 	var all []Case
 	for _, file := range files {
@@ -96,8 +95,7 @@ func Cases(tb testing.TB, testdata string, keys map[string]crypto.Signer) []Case
 // Read reads a YAML file. Unknown fields are errors.
 func Read(tb testing.TB, file string, into any) {
 	tb.Helper()
-	data, err := os.ReadFile(file)
-	testkit.Must(tb, err)
+	data := testkit.Value(os.ReadFile(file))(tb)
 	decoder := yaml.NewDecoder(bytes.NewReader(data))
 	decoder.KnownFields(true)
 	if err := decoder.Decode(into); err != nil {
@@ -114,8 +112,7 @@ func Payload(tb testing.TB, testdata, kind string, edits ...string) string {
 	tb.Helper()
 	var claims map[string]json.RawMessage
 	testkit.Must(tb, json.Unmarshal([]byte(testkit.Read(tb, filepath.Join(testdata, "tokens", kind+".json"))), &claims))
-	compact, err := json.Marshal(claims)
-	testkit.Must(tb, err)
+	compact := testkit.Value(json.Marshal(claims))(tb)
 	text := string(compact)
 	for n := 0; n < len(edits); n += 2 {
 		if strings.Count(text, edits[n]) != 1 {

@@ -295,8 +295,7 @@ func TestECRIsNotReached(t *testing.T) {
 	for name, value := range map[string]string{"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_PROFILE": "", "AWS_CA_BUNDLE": ""} {
 		t.Setenv(name, value)
 	}
-	logins, err := (&Credential{Region: region}).open(logins.Service{Upstream: "ecr"}, server.URL)
-	testkit.Must(t, err)
+	logins := testkit.Value((&Credential{Region: region}).open(logins.Service{Upstream: "ecr"}, server.URL))(t)
 	if _, err := logins.Login(t.Context(), ""); err == nil || !strings.Contains(err.Error(), "connection refused") {
 		t.Errorf("error %v", err)
 	}

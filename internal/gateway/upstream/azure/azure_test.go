@@ -141,16 +141,14 @@ func TestACallerIsTrusted(t *testing.T) {
 func TestTheGatewayHasAWorkloadIdentity(t *testing.T) {
 	issuer := loginstest.NewIssuer(t)
 	_, options := startEntra(t, func(raw string) string { return issuer.Subject(t, "api://AzureADTokenExchange", raw) })
-	token, err := issuer.Sign("prod-eu/pullpass/gateway", Audience)
-	testkit.Must(t, err)
+	token := testkit.Value(issuer.Sign("prod-eu/pullpass/gateway", Audience))(t)
 	dir := t.TempDir()
 	testkit.Write(t, dir, "token", token.Reveal())
 	t.Setenv("AZURE_TENANT_ID", tenant)
 	t.Setenv("AZURE_CLIENT_ID", clientID)
 	t.Setenv("AZURE_FEDERATED_TOKEN_FILE", filepath.Join(dir, "token"))
 	address, roots := loginstest.TLSStandIn(t, registry(t, ""))
-	logins, err := (&Credential{}).open(logins.Service{Upstream: "acr", URL: address, Roots: roots}, options)
-	testkit.Must(t, err)
+	logins := testkit.Value((&Credential{}).open(logins.Service{Upstream: "acr", URL: address, Roots: roots}, options))(t)
 	for _, caller := range []string{loginstest.Caller, ""} {
 		loginstest.Expect(t, logins, caller, username, refreshToken("entra-prod-eu/pullpass/gateway"))
 	}

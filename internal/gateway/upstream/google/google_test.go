@@ -128,8 +128,7 @@ func TestTheGatewayHasAnIdentityOfItsOwn(t *testing.T) {
 	t.Setenv("GCE_METADATA_HOST", strings.TrimPrefix(standIn, "http://"))
 	t.Setenv("GOOGLE_APPLICATION_CREDENTIALS", "")
 	t.Setenv("HOME", t.TempDir())
-	logins, err := (&Credential{}).Open(logins.Service{Upstream: "gar"})
-	testkit.Must(t, err)
+	logins := testkit.Value((&Credential{}).Open(logins.Service{Upstream: "gar"}))(t)
 	for _, caller := range []string{loginstest.Caller, "prod-eu/payments/worker", ""} {
 		loginstest.Until(t, loginstest.Expect(t, logins, caller, "oauth2accesstoken", "own-1"), time.Hour)
 	}
@@ -187,8 +186,7 @@ func TestFields(t *testing.T) {
 
 func TestTheGatewayHasNoIdentity(t *testing.T) {
 	t.Setenv("GOOGLE_APPLICATION_CREDENTIALS", filepath.Join(t.TempDir(), "missing"))
-	logins, err := (&Credential{}).Open(logins.Service{Upstream: "gar"})
-	testkit.Must(t, err)
+	logins := testkit.Value((&Credential{}).Open(logins.Service{Upstream: "gar"}))(t)
 	if _, err := logins.Login(t.Context(), ""); err == nil || !strings.Contains(err.Error(), "missing: no such file") {
 		t.Errorf("error %v", err)
 	}

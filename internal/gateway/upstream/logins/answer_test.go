@@ -33,8 +33,7 @@ func TestAnAnswerIsDecoded(t *testing.T) {
 		fmt.Fprintf(w, `{"agent": %q, "accept": %q}`, r.UserAgent(), r.Header.Get("Accept"))
 	}))
 	defer server.Close()
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL, nil)
-	testkit.Must(t, err)
+	request := testkit.Value(http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL, nil))(t)
 	var got map[string]string
 	testkit.Must(t, JSON(NewClient(nil), request, &got))
 	if got["agent"] != "pullpass" || got["accept"] != "application/json" {

@@ -82,8 +82,7 @@ func TestCappedAtItsLimit(t *testing.T) {
 func TestPlacesAreOneSetForANamespace(t *testing.T) {
 	t.Parallel()
 	p := newPlaces(2)
-	leave, err := p.enter(t.Context(), "c/a/x")
-	testkit.Must(t, err)
+	leave := testkit.Value(p.enter(t.Context(), "c/a/x"))(t)
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	own := p.namespaces["c/a"]

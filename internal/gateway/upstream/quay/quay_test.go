@@ -40,8 +40,7 @@ func TestARobotsTokenIsGivenForAnAssertion(t *testing.T) {
 		claims := fmt.Sprintf(`{"sub": %q, "exp": %d}`, subject, time.Now().Add(time.Hour).Unix())
 		fmt.Fprintf(w, `{"token": "h.%s.s"}`, base64.RawURLEncoding.EncodeToString([]byte(claims)))
 	}))
-	logins, err := (&Credential{Robot: robot}).Open(logins.Service{Upstream: "quay.io", URL: url, Roots: roots, Assertions: issuer})
-	testkit.Must(t, err)
+	logins := testkit.Value((&Credential{Robot: robot}).Open(logins.Service{Upstream: "quay.io", URL: url, Roots: roots, Assertions: issuer}))(t)
 
 	var all sync.WaitGroup
 	for range 50 {

@@ -40,8 +40,7 @@ func NewRegistry(tb testing.TB, jwks, certificates []byte) Registry {
 		options.TrustedKeys[key.KeyID] = key.Public()
 	}
 	for block, rest := pem.Decode(certificates); block != nil; block, rest = pem.Decode(rest) {
-		cert, err := x509.ParseCertificate(block.Bytes)
-		testkit.Must(tb, err)
+		cert := testkit.Value(x509.ParseCertificate(block.Bytes))(tb)
 		options.Roots.AddCert(cert)
 		options.TrustedKeys[token.GetJWKThumbprint(cert.PublicKey)] = cert.PublicKey
 	}

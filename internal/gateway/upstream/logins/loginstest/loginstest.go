@@ -46,8 +46,7 @@ func NewIssuer(t *testing.T) *Issuer {
 	mux.HandleFunc(assertion.KeysPath, func(w http.ResponseWriter, r *http.Request) { i.ServeKeys(w, r) })
 	server := httptest.NewTLSServer(mux)
 	t.Cleanup(server.Close)
-	issuer, err := assertion.New(assertion.Config{Issuer: server.URL, ManagedDir: filepath.Join(t.TempDir(), "assertions")})
-	testkit.Must(t, err)
+	issuer := testkit.Value(assertion.New(assertion.Config{Issuer: server.URL, ManagedDir: filepath.Join(t.TempDir(), "assertions")}))(t)
 	testkit.Must(t, issuer.Maintain())
 	i.Issuer, i.url, i.client = issuer, server.URL, server.Client()
 	return i
@@ -90,8 +89,7 @@ func TLSStandIn(t *testing.T, handler http.Handler) (url string, roots *x509.Cer
 // Expect requests a login and compares it with the expected one.
 func Expect(t *testing.T, logins upstream.Logins, caller, username, password string) upstream.Login {
 	t.Helper()
-	login, err := logins.Login(t.Context(), caller)
-	testkit.Must(t, err)
+	login := testkit.Value(logins.Login(t.Context(), caller))(t)
 	if got := login.Password.Reveal(); login.Username != username || got != password {
 		t.Errorf("the login of %s is %s with %s, want %s with %s", caller, login.Username, got, username, password)
 	}
@@ -219,8 +217,7 @@ func (c endsWhen) Err() error {
 // WithoutAssertion fails unless a credential of callers gives no login, and asks no cloud, if no key signs assertions.
 func WithoutAssertion(t *testing.T, kind logins.Kind) {
 	t.Helper()
-	opened, err := kind.Open(logins.Service{Upstream: "u", URL: "https://registry.example.com", Assertions: refusing{}})
-	testkit.Must(t, err)
+	opened := testkit.Value(kind.Open(logins.Service{Upstream: "u", URL: "https://registry.example.com", Assertions: refusing{}}))(t)
 	if _, err := opened.Login(t.Context(), Caller); err == nil || !strings.Contains(err.Error(), "a login for u: no key signs") {
 		t.Errorf("error %v", err)
 	}
