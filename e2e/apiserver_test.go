@@ -156,8 +156,7 @@ func orDefault(setting string) string {
 // serviceAccountManifest writes the ServiceAccount as the API server shows it to a file.
 func serviceAccountManifest(t *testing.T, c *cluster.Cluster) string {
 	t.Helper()
-	content, err := json.Marshal(c.Get(t, serviceAccounts+"/"+puller))
-	testenv.Must(t, err)
+	content := testenv.Value(json.Marshal(c.Get(t, serviceAccounts+"/"+puller)))(t)
 	return testenv.WriteFile(t, filepath.Join(t.TempDir(), "serviceaccount.yaml"), content)
 }
 
@@ -280,8 +279,7 @@ func object(claims map[string]any, kind string) pullpass.Object {
 // access lists what a registry token gives, in the form of scopes.
 func access(t *testing.T, token string) []string {
 	t.Helper()
-	scopes, err := accessIn(claims(t, token))
-	testenv.Must(t, err)
+	scopes := testenv.Value(accessIn(claims(t, token)))(t)
 	return scopes
 }
 

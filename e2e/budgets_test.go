@@ -87,8 +87,7 @@ func TestBudgets(t *testing.T) {
 
 	// The API server has the time of creation in seconds, and the objects of one second have no order that a test could know.
 	earliest := s.Create(t, requestsPath(crowd), largestRequest(0))
-	created, err := time.Parse(time.RFC3339, earliest.Text("metadata", "creationTimestamp"))
-	testenv.Must(t, err)
+	created := testenv.Value(time.Parse(time.RFC3339, earliest.Text("metadata", "creationTimestamp")))(t)
 	within(t, budgetLimit, "the second of the oldest object ends", func() bool { return time.Since(created) > time.Second })
 	s.fill(t, requestsPath(crowd), crowdRequests-1, func(i int) cluster.Object { return largestRequest(i + 1) })
 	s.fill(t, "/api/v1/namespaces/"+crowd+"/serviceaccounts", crowdAccounts, func(i int) cluster.Object {

@@ -55,8 +55,7 @@ func (s session) credentials() string { return "serviceaccount:" + s.password }
 func (s session) archive(t *testing.T, repository string) string {
 	t.Helper()
 	image := newImage(t)
-	ref, err := name.NewTag(s.host + "/" + repository + ":" + tag)
-	testenv.Must(t, err)
+	ref := testenv.Value(name.NewTag(s.host + "/" + repository + ":" + tag))(t)
 	path := filepath.Join(t.TempDir(), "image.tar")
 	testenv.Must(t, tarball.WriteToFile(path, ref, image))
 	return path

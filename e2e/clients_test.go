@@ -175,8 +175,7 @@ func (w *world) session(t *testing.T, password string) session {
 func newSession(t *testing.T, host string, ca *certs.CA, password string) session {
 	t.Helper()
 	// Not t.TempDir, whose name holds the test's: podman refuses a run root of more than 50 characters.
-	dir, err := os.MkdirTemp("", "e2e-")
-	testenv.Must(t, err)
+	dir := testenv.Value(os.MkdirTemp("", "e2e-"))(t)
 	t.Cleanup(func() {
 		if err := os.RemoveAll(dir); err != nil {
 			t.Error(err)

@@ -109,8 +109,7 @@ type prometheus struct {
 func startPrometheus(t *testing.T, proxy *pullpass.Proxy, flags ...string) *prometheus {
 	t.Helper()
 	dir, address := t.TempDir(), process.FreeAddress(t)
-	rules, err := filepath.Abs(monitoringDir + "alerts.yaml")
-	testenv.Must(t, err)
+	rules := testenv.Value(filepath.Abs(monitoringDir + "alerts.yaml"))(t)
 	file := filepath.Join(dir, "prometheus.yaml")
 	config := fmt.Sprintf(`global: {scrape_interval: 1s, evaluation_interval: 1s}
 rule_files: [%q]

@@ -67,8 +67,7 @@ func withoutStatus(t *testing.T, definition cluster.Object) cluster.Object {
 		schema := version["schema"].(map[string]any)["openAPIV3Schema"].(map[string]any)
 		delete(schema["properties"].(map[string]any), "status")
 	}
-	content, err := json.Marshal(old)
-	testenv.Must(t, err)
+	content := testenv.Value(json.Marshal(old))(t)
 	var back cluster.Object
 	testenv.Must(t, json.Unmarshal(content, &back))
 	return back

@@ -74,8 +74,7 @@ func TestPullSecrets(t *testing.T) {
 			bytes.NewReader([]byte(strings.Trim(after, "'"))))
 		testenv.Must(t, err)
 		req.Header.Set("Content-Type", "application/json-patch+json")
-		resp, err := s.CA.Transport(t, s.Admin.TLS(t)).RoundTrip(req)
-		testenv.Must(t, err)
+		resp := testenv.Value(s.CA.Transport(t, s.Admin.TLS(t)).RoundTrip(req))(t)
 		_ = resp.Body.Close()
 		return resp.StatusCode
 	}

@@ -67,11 +67,9 @@ func TestRegistriesVerify(t *testing.T) {
 			client := &http.Client{Transport: w.session(t, "").roundTripper(t), Timeout: 30 * time.Second}
 			for _, v := range variants {
 				t.Run(v.name, func(t *testing.T) {
-					req, err := http.NewRequestWithContext(t.Context(), v.method, "https://"+w.registry.Host+v.path, nil)
-					testenv.Must(t, err)
+					req := testenv.Value(http.NewRequestWithContext(t.Context(), v.method, "https://"+w.registry.Host+v.path, nil))(t)
 					req.Header.Set("Authorization", "Bearer "+v.token)
-					resp, err := client.Do(req)
-					testenv.Must(t, err)
+					resp := testenv.Value(client.Do(req))(t)
 					defer resp.Body.Close()
 					want := http.StatusUnauthorized
 					if v.accepted {
@@ -111,7 +109,6 @@ func withClaim(claims map[string]any, claim string, value any) map[string]any {
 
 func encode(t *testing.T, v any) string {
 	t.Helper()
-	content, err := json.Marshal(v)
-	testenv.Must(t, err)
+	content := testenv.Value(json.Marshal(v))(t)
 	return base64.RawURLEncoding.EncodeToString(content)
 }

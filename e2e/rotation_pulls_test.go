@@ -183,8 +183,7 @@ func (r *rollout) forget(t *testing.T) {
 // signing is the key that signs now, as a client sees it.
 func (r *rollout) signing(t *testing.T) string {
 	t.Helper()
-	token, err := askRealm(r.observer.client, r.realm(), r.observer.password)
-	testenv.Must(t, err)
+	token := testenv.Value(askRealm(r.observer.client, r.realm(), r.observer.password))(t)
 	return tokenKey(token)
 }
 

@@ -280,11 +280,9 @@ func pair(t *testing.T, root *certs.CA) files {
 func keyOf(t *testing.T, pair files) string {
 	t.Helper()
 	block, _ := pem.Decode(pair["tls.key"])
-	key, err := x509.ParsePKCS8PrivateKey(block.Bytes)
-	testenv.Must(t, err)
+	key := testenv.Value(x509.ParsePKCS8PrivateKey(block.Bytes))(t)
 	jwk := jose.JSONWebKey{Key: key.(crypto.Signer).Public()}
-	sum, err := jwk.Thumbprint(crypto.SHA256)
-	testenv.Must(t, err)
+	sum := testenv.Value(jwk.Thumbprint(crypto.SHA256))(t)
 	return base64.RawURLEncoding.EncodeToString(sum)
 }
 

@@ -159,8 +159,7 @@ func keyID(t *testing.T, token string) string {
 
 func part(t *testing.T, token string, n int) map[string]any {
 	t.Helper()
-	decoded, err := decode(token, n)
-	testenv.Must(t, err)
+	decoded := testenv.Value(decode(token, n))(t)
 	return decoded
 }
 
@@ -188,13 +187,9 @@ func resign(t *testing.T, token string, key certs.RSAKey) string {
 
 func sign(t *testing.T, key jose.SigningKey, options *jose.SignerOptions, claims map[string]any) string {
 	t.Helper()
-	payload, err := json.Marshal(claims)
-	testenv.Must(t, err)
-	signer, err := jose.NewSigner(key, options)
-	testenv.Must(t, err)
-	signed, err := signer.Sign(payload)
-	testenv.Must(t, err)
-	token, err := signed.CompactSerialize()
-	testenv.Must(t, err)
+	payload := testenv.Value(json.Marshal(claims))(t)
+	signer := testenv.Value(jose.NewSigner(key, options))(t)
+	signed := testenv.Value(signer.Sign(payload))(t)
+	token := testenv.Value(signed.CompactSerialize())(t)
 	return token
 }

@@ -144,10 +144,8 @@ func (ca *CA) issue(t testing.TB, name string, template *x509.Certificate) Pair 
 		template.NotAfter = ca.cert.NotAfter
 	}
 	template.KeyUsage = x509.KeyUsageDigitalSignature
-	der, err := x509.CreateCertificate(rand.Reader, template, ca.cert, key.Public(), ca.key)
-	testenv.Must(t, err)
-	dir, err := os.MkdirTemp(ca.dir, "")
-	testenv.Must(t, err)
+	der := testenv.Value(x509.CreateCertificate(rand.Reader, template, ca.cert, key.Public(), ca.key))(t)
+	dir := testenv.Value(os.MkdirTemp(ca.dir, ""))(t)
 	pair := Pair{CertFile: filepath.Join(dir, "tls.crt"), KeyFile: filepath.Join(dir, "tls.key")}
 	writePEM(t, pair.CertFile, "CERTIFICATE", der)
 	writeKey(t, pair.KeyFile, key)
@@ -157,8 +155,7 @@ func (ca *CA) issue(t testing.TB, name string, template *x509.Certificate) Pair 
 // TLS loads the pair.
 func (p Pair) TLS(t testing.TB) tls.Certificate {
 	t.Helper()
-	cert, err := tls.LoadX509KeyPair(p.CertFile, p.KeyFile)
-	testenv.Must(t, err)
+	cert := testenv.Value(tls.LoadX509KeyPair(p.CertFile, p.KeyFile))(t)
 	return cert
 }
 
@@ -171,36 +168,31 @@ type RSAKey struct {
 // NewRSAKey makes a 2048-bit RSA key: what ServiceAccount tokens are usually signed with.
 func NewRSAKey(t testing.TB) RSAKey {
 	t.Helper()
-	key, err := rsa.GenerateKey(rand.Reader, 2048)
-	testenv.Must(t, err)
+	key := testenv.Value(rsa.GenerateKey(rand.Reader, 2048))(t)
 	dir := t.TempDir()
 	k := RSAKey{key, filepath.Join(dir, "sa.key"), filepath.Join(dir, "sa.pub")}
 	writeKey(t, k.PrivateFile, key)
-	public, err := x509.MarshalPKIXPublicKey(key.Public())
-	testenv.Must(t, err)
+	public := testenv.Value(x509.MarshalPKIXPublicKey(key.Public()))(t)
 	writePEM(t, k.PublicFile, "PUBLIC KEY", public)
 	return k
 }
 
 func newKey(t testing.TB) *ecdsa.PrivateKey {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	testenv.Must(t, err)
+	key := testenv.Value(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
 	return key
 }
 
 func serial(t testing.TB) *big.Int {
 	t.Helper()
-	n, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 120))
-	testenv.Must(t, err)
+	n := testenv.Value(rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 120)))(t)
 	return n
 }
 
 func writeKey(t testing.TB, path string, key crypto.Signer) {
 	t.Helper()
 	secrets.NoteKey(key)
-	der, err := x509.MarshalPKCS8PrivateKey(key)
-	testenv.Must(t, err)
+	der := testenv.Value(x509.MarshalPKCS8PrivateKey(key))(t)
 	writePEM(t, path, "PRIVATE KEY", der)
 }
 

@@ -23,8 +23,7 @@ type resolver struct{ lie atomic.Int32 }
 
 func startResolver(t *testing.T) *resolver {
 	t.Helper()
-	conn, err := net.ListenPacket("udp", "127.0.0.1:53")
-	testenv.Must(t, err)
+	conn := testenv.Value(net.ListenPacket("udp", "127.0.0.1:53"))(t)
 	t.Cleanup(func() { _ = conn.Close() })
 	_ = os.Remove("/etc/resolv.conf") // may be a link to a file that is not here
 	testenv.WriteFile(t, "/etc/resolv.conf", "nameserver 127.0.0.1\noptions timeout:1 attempts:1\n")

@@ -90,8 +90,7 @@ func issue(t testing.TB, spec cluster.Object, by secret) secret {
 		parent, err = x509.ParseCertificate(block.Bytes)
 		testenv.Must(t, err)
 		block, _ = pem.Decode(by["tls.key"])
-		read, err := x509.ParsePKCS8PrivateKey(block.Bytes)
-		testenv.Must(t, err)
+		read := testenv.Value(x509.ParsePKCS8PrivateKey(block.Bytes))(t)
 		parentKey = read.(crypto.Signer)
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, parent, key.Public(), parentKey)

@@ -84,8 +84,7 @@ func decoded(t testing.TB, object cluster.Object) secret {
 	data, _ := object["data"].(map[string]any)
 	made := secret{}
 	for key, value := range data {
-		content, err := base64.StdEncoding.DecodeString(value.(string))
-		testenv.Must(t, err)
+		content := testenv.Value(base64.StdEncoding.DecodeString(value.(string)))(t)
 		made[key] = content
 	}
 	return made

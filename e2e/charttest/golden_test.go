@@ -30,8 +30,7 @@ func TestGolden(t *testing.T) {
 			if got != testenv.ReadFile(t, file) {
 				t.Errorf("%s is different; see it with git diff after: go test ./charttest -run=TestGolden -update", file)
 			}
-			output, err := helm(t, "lint", "--strict", chart(t), "--values="+s.values())
-			testenv.Must(t, err)
+			output := testenv.Value(helm(t, "lint", "--strict", chart(t), "--values="+s.values()))(t)
 			if strings.Contains(output, "[WARNING]") {
 				t.Error(output)
 			}
@@ -54,8 +53,7 @@ func TestNotes(t *testing.T) {
 	for _, s := range sets(t) {
 		t.Run(s.name, func(t *testing.T) {
 			t.Parallel()
-			output, err := helm(t, "install", "--dry-run=client", s.release, chart(t), "--namespace="+s.namespace, "--values="+s.values())
-			testenv.Must(t, err)
+			output := testenv.Value(helm(t, "install", "--dry-run=client", s.release, chart(t), "--namespace="+s.namespace, "--values="+s.values()))(t)
 			_, notes, _ := strings.Cut(output, "\nNOTES:\n")
 			file := "testdata/golden/" + s.name + ".txt"
 			if *update {
@@ -189,8 +187,7 @@ func TestNames(t *testing.T) {
 	} {
 		t.Run(c.release+" "+c.values, func(t *testing.T) {
 			t.Parallel()
-			output, err := helm(t, "template", c.release, chart(t), "--values=testdata/values/gateway.yaml", "--set="+c.values)
-			testenv.Must(t, err)
+			output := testenv.Value(helm(t, "template", c.release, chart(t), "--values=testdata/values/gateway.yaml", "--set="+c.values))(t)
 			rendered := parse(t, output)
 			pods, _ := rendered.named("Deployment", c.name)["spec"].(map[string]any)["template"].(map[string]any)["metadata"].(map[string]any)["labels"].(map[string]any)
 			if pods["app.kubernetes.io/name"] != c.label || pods["app.kubernetes.io/instance"] != c.release {

@@ -110,13 +110,11 @@ func askFrom(ctx context.Context, asker *http.Transport, token, repository strin
 // certificates are the CAs that Pullpass publishes for registries.
 func (i *installation) certificates(t testing.TB) string {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, strings.Replace(realm, "/token", "/certificates.pem", 1), nil)
-	testenv.Must(t, err)
+	req := testenv.Value(http.NewRequestWithContext(t.Context(), http.MethodGet, strings.Replace(realm, "/token", "/certificates.pem", 1), nil))(t)
 	var resp *http.Response
 	awaitAnswer(t, func() (err error) { resp, err = i.asker.RoundTrip(req); return err })
 	defer resp.Body.Close()
-	bundle, err := io.ReadAll(resp.Body)
-	testenv.Must(t, err)
+	bundle := testenv.Value(io.ReadAll(resp.Body))(t)
 	return string(bundle)
 }
 

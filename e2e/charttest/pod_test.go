@@ -52,8 +52,7 @@ func TestCheckFindsFaults(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			output, err := helm(t, "template", "pullpass", chart(t), "--values=testdata/values/default.yaml", "--set="+c.value)
-			testenv.Must(t, err)
+			output := testenv.Value(helm(t, "template", "pullpass", chart(t), "--values=testdata/values/default.yaml", "--set="+c.value))(t)
 			rendered := parse(t, output)
 			cmd := command(t, rendered.kind("Job")[0], rendered, nil)
 			if output, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(output), c.want) {

@@ -23,8 +23,7 @@ type set struct {
 
 func sets(t testing.TB) []set {
 	t.Helper()
-	files, err := filepath.Glob("testdata/values/*.yaml")
-	testenv.Must(t, err)
+	files := testenv.Value(filepath.Glob("testdata/values/*.yaml"))(t)
 	var all []set
 	for _, file := range files {
 		s := set{strings.TrimSuffix(filepath.Base(file), ".yaml"), "pullpass", "pullpass"}
@@ -47,8 +46,7 @@ func (s set) values() string { return "testdata/values/" + s.name + ".yaml" }
 // template is what Helm makes of the set.
 func (s set) template(t testing.TB) string {
 	t.Helper()
-	output, err := helm(t, "template", s.release, chart(t), "--namespace="+s.namespace, "--values="+s.values())
-	testenv.Must(t, err)
+	output := testenv.Value(helm(t, "template", s.release, chart(t), "--namespace="+s.namespace, "--values="+s.values()))(t)
 	return output
 }
 

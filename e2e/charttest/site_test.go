@@ -58,16 +58,14 @@ func startSite(t testing.TB) *site {
 // run runs a command of an administrator and returns what it printed.
 func (s *site) run(t testing.TB, args ...string) string {
 	t.Helper()
-	output, err := s.try(t, args...)
-	testenv.Must(t, err)
+	output := testenv.Value(s.try(t, args...))(t)
 	return output
 }
 
 // input is run for a command that reads standard input.
 func (s *site) input(t testing.TB, input string, args ...string) string {
 	t.Helper()
-	output, err := s.execute(t, input, args...)
-	testenv.Must(t, err)
+	output := testenv.Value(s.execute(t, input, args...))(t)
 	return output
 }
 

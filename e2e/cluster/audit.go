@@ -58,8 +58,7 @@ func (c *Cluster) Requests(t testing.TB, from int) []Request {
 		if err := json.Unmarshal(line, &event); err != nil {
 			t.Fatalf("the audit log of the API server: %v: %s", err, line)
 		}
-		uri, err := url.Parse(event.RequestURI)
-		testenv.Must(t, err)
+		uri := testenv.Value(url.Parse(event.RequestURI))(t)
 		o := event.ObjectRef
 		requests = append(requests, Request{
 			Verb: event.Verb, Resource: o.Resource, Subresource: o.Subresource, Namespace: o.Namespace, Name: o.Name,

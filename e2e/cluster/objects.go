@@ -45,8 +45,7 @@ func (o Object) Text(path ...string) string {
 // Decode reads the object into a struct, as encoding/json does.
 func (o Object) Decode(t testing.TB, into any) {
 	t.Helper()
-	content, err := json.Marshal(o)
-	testenv.Must(t, err)
+	content := testenv.Value(json.Marshal(o))(t)
 	testenv.Must(t, json.Unmarshal(content, into))
 }
 
@@ -86,8 +85,7 @@ func (c *Cluster) OpenDiscovery(t testing.TB) {
 
 func (c *Cluster) do(t testing.TB, method, path string, body Object) Object {
 	t.Helper()
-	object, err := c.Try(t.Context(), method, path, body)
-	testenv.Must(t, err)
+	object := testenv.Value(c.Try(t.Context(), method, path, body))(t)
 	return object
 }
 

@@ -26,8 +26,7 @@ type TokenRequest struct {
 // Token requests a token with the TokenRequest API, as the kubelet and "kubectl create token" do.
 func (c *Cluster) Token(t testing.TB, r TokenRequest) string {
 	t.Helper()
-	token, err := c.TryToken(t.Context(), r)
-	testenv.Must(t, err)
+	token := testenv.Value(c.TryToken(t.Context(), r))(t)
 	return token
 }
 
@@ -61,8 +60,7 @@ func (c *Cluster) LegacyToken(t testing.TB, namespace, secret string) string {
 		encoded = c.Get(t, "/api/v1/namespaces/"+namespace+"/secrets/"+secret).Text("data", "token")
 		return encoded != ""
 	})
-	token, err := base64.StdEncoding.DecodeString(encoded)
-	testenv.Must(t, err)
+	token := testenv.Value(base64.StdEncoding.DecodeString(encoded))(t)
 	secrets.Note("legacy token", string(token))
 	return string(token)
 }

@@ -36,8 +36,7 @@ func (c *Cluster) CreateNode(t testing.TB, name string, labels Object, addresses
 // CreatePod creates a pod of the ServiceAccount on a node; without one it waits to be scheduled.
 func (c *Cluster) CreatePod(t testing.TB, namespace, name, serviceAccount, node string) Object {
 	t.Helper()
-	pod, err := c.TryPod(t.Context(), namespace, name, serviceAccount, node)
-	testenv.Must(t, err)
+	pod := testenv.Value(c.TryPod(t.Context(), namespace, name, serviceAccount, node))(t)
 	return pod
 }
 

@@ -25,8 +25,7 @@ const (
 func startEngine(t *testing.T) {
 	t.Helper()
 	// It ends with the namespaces: file by file, it could not be removed while something is mounted there.
-	dir, err := os.MkdirTemp("", "docker-")
-	testenv.Must(t, err)
+	dir := testenv.Value(os.MkdirTemp("", "docker-"))(t)
 	bin, client := filepath.Join(dir, "bin"), filepath.Join(dir, "client")
 	for path, program := range map[string]string{
 		filepath.Join(bin, "docker"):                           programs.Docker(t),

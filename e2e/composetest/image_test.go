@@ -55,10 +55,8 @@ func savedImage(t *testing.T, name string) image {
 	t.Helper()
 	archive := filepath.Join(t.TempDir(), "saved.tar")
 	run(t, "docker", "save", "--output", archive, name)
-	saved, err := tarball.ImageFromPath(archive, nil)
-	testenv.Must(t, err)
-	file, err := saved.ConfigFile()
-	testenv.Must(t, err)
+	saved := testenv.Value(tarball.ImageFromPath(archive, nil))(t)
+	file := testenv.Value(saved.ConfigFile())(t)
 	i := image{config: file.Config, architecture: file.Architecture, files: map[string]string{}, contents: map[string][]byte{}}
 	maps.DeleteFunc(i.config.Labels, func(label, _ string) bool { return strings.HasPrefix(label, "com.docker.compose.") })
 	content := mutate.Extract(saved)

@@ -59,8 +59,7 @@ func (m *manual) do(t *testing.T, text string, status int, want ...string) strin
 	m.blocks = m.blocks[1:]
 	var printed strings.Builder
 	for {
-		line, err := m.output.ReadString('\n')
-		testenv.Must(t, err)
+		line := testenv.Value(m.output.ReadString('\n'))(t)
 		if got, ok := strings.CutPrefix(line, end); ok {
 			if got != fmt.Sprintln(status) {
 				t.Fatalf("%q: status %s, want %d:\n%s", text, strings.TrimSpace(got), status, printed.String())

@@ -81,8 +81,7 @@ func (s *site) pull(t *testing.T, client, namespace, account string, scopes ...s
 	testenv.Must(t, err)
 	request.SetBasicAuth("serviceaccount", token)
 	request.Header.Set("User-Agent", client)
-	response, err := s.client.Do(request)
-	testenv.Must(t, err)
+	response := testenv.Value(s.client.Do(request))(t)
 	defer response.Body.Close()
 	if _, err := io.Copy(io.Discard, response.Body); err != nil {
 		t.Fatal(err)

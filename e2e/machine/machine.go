@@ -86,8 +86,7 @@ func (m *Machine) Link(t testing.TB, path, target string) {
 // Boot switches the machine on, and returns when systemd has started what is enabled.
 func (m *Machine) Boot(t testing.TB) {
 	t.Helper()
-	group, err := isolate.MakeCgroup(m.config.Name)
-	testenv.Must(t, err)
+	group := testenv.Value(isolate.MakeCgroup(m.config.Name))(t)
 	m.group = group
 	cmd := exec.Command("sh", append([]string{"-euc", enterScript, "sh", m.Path("/"), m.config.Name, "/run/netns/" + m.config.Name, bootScript}, m.joined(t)...)...)
 	m.init = process.Start(t, cmd)

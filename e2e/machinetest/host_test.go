@@ -174,8 +174,7 @@ func (h *host) importSandbox(t *testing.T) {
 
 func (h *host) containerdVersion(t *testing.T) string {
 	t.Helper()
-	version, err := h.ctr(t.Context(), t, "version")
-	testenv.Must(t, err)
+	version := testenv.Value(h.ctr(t.Context(), t, "version"))(t)
 	_, server, _ := strings.Cut(version, "Server:")
 	_, version, _ = strings.Cut(server, "Version:")
 	version, _, _ = strings.Cut(strings.TrimSpace(version), "\n")
@@ -256,8 +255,7 @@ func (h *host) apply(t *testing.T, audience string) (output string) {
 // process tells a start of the kubelet from another.
 func (h *host) process(t *testing.T) string {
 	t.Helper()
-	id, err := h.Run(t.Context(), "systemctl", "show", "--property=InvocationID", "--value", h.unit)
-	testenv.Must(t, err)
+	id := testenv.Value(h.Run(t.Context(), "systemctl", "show", "--property=InvocationID", "--value", h.unit))(t)
 	return id
 }
 

@@ -103,8 +103,7 @@ func (s *site) config(t *testing.T, audience string, certificate bool) string {
 	if !certificate {
 		delete(c, "node")
 	}
-	changed, err := json.Marshal(config)
-	testenv.Must(t, err)
+	changed := testenv.Value(json.Marshal(config))(t)
 	file := filepath.Join(t.TempDir(), "config.yaml")
 	testenv.WriteFile(t, file, changed)
 	return file

@@ -62,7 +62,6 @@ func Push(ctx context.Context, transport http.RoundTripper, username, password, 
 // SaveImage writes an image that containerd imports under the given name.
 func SaveImage(t testing.TB, file, reference string) {
 	t.Helper()
-	tag, err := name.NewTag(reference)
-	testenv.Must(t, err)
+	tag := testenv.Value(name.NewTag(reference))(t)
 	testenv.Must(t, tarball.WriteToFile(file, tag, Image(t, reference)))
 }

@@ -181,8 +181,7 @@ func uncomment(text, line string) string {
 
 func (n *Node) startKubelet(t testing.TB) {
 	t.Helper()
-	group, err := isolate.MakeCgroup(n.config.Name)
-	testenv.Must(t, err)
+	group := testenv.Value(isolate.MakeCgroup(n.config.Name))(t)
 	pair := n.config.Cluster.CA.Client(t, "system:node:"+n.config.Name, "system:nodes")
 	var pem []byte
 	for _, file := range []string{pair.CertFile, pair.KeyFile} {

@@ -35,11 +35,9 @@ func (s *gatewaySite) client(from pullpass.From) *http.Client {
 func (s *gatewaySite) exchange(t *testing.T, from pullpass.From, token, scope string) (status int, body pullpass.Body) {
 	t.Helper()
 	query := url.Values{"service": {gatewayName}, "scope": {scope}}
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.proxy.GatewayURL+"/token?"+query.Encode(), nil)
-	testenv.Must(t, err)
+	req := testenv.Value(http.NewRequestWithContext(t.Context(), http.MethodGet, s.proxy.GatewayURL+"/token?"+query.Encode(), nil))(t)
 	req.SetBasicAuth("serviceaccount", token)
-	resp, err := s.client(from).Do(req)
-	testenv.Must(t, err)
+	resp := testenv.Value(s.client(from).Do(req))(t)
 	defer resp.Body.Close()
 	testenv.Must(t, json.NewDecoder(resp.Body).Decode(&body))
 	s.proxy.NeverLog(body.Token)
@@ -49,14 +47,11 @@ func (s *gatewaySite) exchange(t *testing.T, from pullpass.From, token, scope st
 // get asks the gateway with a token of it, which is enough: the node proved itself when it was issued.
 func (s *gatewaySite) get(t *testing.T, path, token string) (status int, body string) {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.proxy.GatewayURL+path, nil)
-	testenv.Must(t, err)
+	req := testenv.Value(http.NewRequestWithContext(t.Context(), http.MethodGet, s.proxy.GatewayURL+path, nil))(t)
 	req.Header.Set("Authorization", "Bearer "+token)
-	resp, err := s.client(pullpass.From{}).Do(req)
-	testenv.Must(t, err)
+	resp := testenv.Value(s.client(pullpass.From{}).Do(req))(t)
 	defer resp.Body.Close()
-	content, err := io.ReadAll(resp.Body)
-	testenv.Must(t, err)
+	content := testenv.Value(io.ReadAll(resp.Body))(t)
 	return resp.StatusCode, string(content)
 }
 

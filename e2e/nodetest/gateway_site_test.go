@@ -176,8 +176,7 @@ func (s *gatewaySite) startGatewayNodes(t testing.TB) []*node.Node {
 // given are the tokens that the kubelet of a node gave to the plugin, by the UIDs of their pods.
 func given(t testing.TB, n *node.Node) map[string]string {
 	t.Helper()
-	file, err := os.Open(n.Path(stolenFile))
-	testenv.Must(t, err)
+	file := testenv.Value(os.Open(n.Path(stolenFile)))(t)
 	defer file.Close()
 	tokens := map[string]string{}
 	for requests := json.NewDecoder(file); requests.More(); {
@@ -205,8 +204,7 @@ func startStorage(t testing.TB, ca *certs.CA, directory string) *storage {
 	t.Helper()
 	s := &storage{}
 	files := http.FileServer(http.Dir(directory))
-	listener, err := net.Listen("tcp", storageAddress+":443")
-	testenv.Must(t, err)
+	listener := testenv.Value(net.Listen("tcp", storageAddress+":443"))(t)
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		dump, err := httputil.DumpRequest(r, true)
 		if err != nil {

@@ -55,8 +55,7 @@ func testStolenToken(t *testing.T, w *work) {
 // stolen is the token that the kubelet gave to the thief's plugin for an image.
 func (w *work) stolen(t *testing.T, image string) string {
 	t.Helper()
-	file, err := os.Open(w.node.Path(stolenFile))
-	testenv.Must(t, err)
+	file := testenv.Value(os.Open(w.node.Path(stolenFile)))(t)
 	defer file.Close()
 	for requests := json.NewDecoder(file); ; {
 		var request struct {

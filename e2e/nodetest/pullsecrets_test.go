@@ -153,8 +153,7 @@ func password(t *testing.T, secret cluster.Object) string {
 	var config struct {
 		Auths map[string]struct{ Password string }
 	}
-	text, err := base64.StdEncoding.DecodeString(secret.Text("data", ".dockerconfigjson"))
-	testenv.Must(t, err)
+	text := testenv.Value(base64.StdEncoding.DecodeString(secret.Text("data", ".dockerconfigjson")))(t)
 	testenv.Must(t, json.Unmarshal(text, &config))
 	return config.Auths[bareName].Password
 }

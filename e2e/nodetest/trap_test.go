@@ -23,8 +23,7 @@ func startTrap(t testing.TB, address string) *trap {
 	t.Helper()
 	s := &trap{came: map[string]int{}}
 	for _, port := range []string{"80", "443", "5000"} {
-		listener, err := net.Listen("tcp", address+":"+port)
-		testenv.Must(t, err)
+		listener := testenv.Value(net.Listen("tcp", address+":"+port))(t)
 		var running sync.WaitGroup
 		running.Go(func() {
 			for {

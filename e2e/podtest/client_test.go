@@ -149,8 +149,7 @@ func (s *site) audited(t testing.TB, pod cluster.Object, scope string) pullpass.
 // tokenID is the id of the token that the kubelet has written for a pod, as the audit log writes it.
 func (s *site) tokenID(t testing.TB, pod cluster.Object) string {
 	t.Helper()
-	content, err := s.node.Command("cat", "/var/lib/kubelet/pods/"+pod.UID()+"/volumes/kubernetes.io~projected/pullpass/token").Output()
-	testenv.Must(t, err)
+	content := testenv.Value(s.node.Command("cat", "/var/lib/kubelet/pods/"+pod.UID()+"/volumes/kubernetes.io~projected/pullpass/token").Output())(t)
 	token := string(content)
 	s.proxy.NeverLog(token)
 	var claims struct {

@@ -75,8 +75,7 @@ func (s *site) startDrivers(t testing.TB) map[string]*process.Process {
 		drivers[name] = process.Start(t, cmd)
 	}
 	testenv.Await(t, podLimit, "the kubelet knows the drivers", func() bool {
-		node, err := s.Try(t.Context(), "GET", "/apis/storage.k8s.io/v1/csinodes/"+s.node.Name(), nil)
-		testenv.Must(t, err)
+		node := testenv.Value(s.Try(t.Context(), "GET", "/apis/storage.k8s.io/v1/csinodes/"+s.node.Name(), nil))(t)
 		spec, _ := node["spec"].(map[string]any)
 		registered, _ := spec["drivers"].([]any)
 		return len(registered) == len(drivers)
@@ -164,8 +163,7 @@ func (s *site) testVolume(t *testing.T, v volume) {
 // manifest fails the test if the manifest is not in the volume.
 func (s *site) manifest(t testing.TB, v volume) {
 	t.Helper()
-	content, err := s.node.Command("cat", v.published(t)[0].Target+"/manifest.json").Output()
-	testenv.Must(t, err)
+	content := testenv.Value(s.node.Command("cat", v.published(t)[0].Target+"/manifest.json").Output())(t)
 	if !strings.Contains(string(content), `"schemaVersion":2`) {
 		t.Errorf("%s: in the volume is %q", v.what, content)
 	}

@@ -104,8 +104,7 @@ func startSite(t testing.TB) *site {
 // push puts an image into a repository of a team, and returns its name.
 func (s *site) push(t testing.TB, team, repository string, image v1.Image) string {
 	t.Helper()
-	reference, err := name.NewTag(registryName + "/" + team + "/" + repository)
-	testenv.Must(t, err)
+	reference := testenv.Value(name.NewTag(registryName + "/" + team + "/" + repository))(t)
 	testenv.Must(t, node.Push(t.Context(), s.ca.Transport(t), "serviceaccount", s.passwords[team], reference.Name(), image))
 	return reference.Name()
 }

@@ -224,13 +224,11 @@ func (a *attacker) requests(t *testing.T) {
 
 func (a *attacker) impersonate(t testing.TB, header, value string) (int, error) {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, a.Issuer+"/api", nil)
-	testenv.Must(t, err)
+	req := testenv.Value(http.NewRequestWithContext(t.Context(), http.MethodGet, a.Issuer+"/api", nil))(t)
 	req.Header.Set("Authorization", "Bearer "+a.token)
 	req.Header.Set("Impersonate-User", "somebody")
 	req.Header.Set(header, value)
-	resp, err := a.client.Do(req)
-	testenv.Must(t, err)
+	resp := testenv.Value(a.client.Do(req))(t)
 	return resp.StatusCode, resp.Body.Close()
 }
 
@@ -384,8 +382,7 @@ func (a *attacker) updates(t *testing.T) {
 					}
 				}
 				for _, contentType := range []string{"application/yaml", "application/json"} {
-					text, err := json.Marshal(base)
-					testenv.Must(t, err)
+					text := testenv.Value(json.Marshal(base))(t)
 					a.do(t, "update", http.MethodPut, path+"?fieldValidation=Strict&pretty=true", contentType, string(text))
 				}
 			}

@@ -111,8 +111,7 @@ func chart(t *testing.T) string {
 // manifests are those of deploy/kubernetes.
 func manifests(t *testing.T) string {
 	t.Helper()
-	files, err := filepath.Glob(filepath.Join(programs.Checkout(t), "deploy/kubernetes/*.yaml"))
-	testenv.Must(t, err)
+	files := testenv.Value(filepath.Glob(filepath.Join(programs.Checkout(t), "deploy/kubernetes/*.yaml")))(t)
 	var all []string
 	for _, file := range files {
 		all = append(all, testenv.ReadFile(t, file))
@@ -129,8 +128,7 @@ func (s *site) discover(t testing.TB) {
 		}
 	}
 	read := func(path string, into any) {
-		content, err := json.Marshal(s.Get(t, path))
-		testenv.Must(t, err)
+		content := testenv.Value(json.Marshal(s.Get(t, path)))(t)
 		testenv.Must(t, json.Unmarshal(content, into))
 	}
 	var groups struct {
@@ -285,8 +283,7 @@ func (a *attacker) do(t testing.TB, verb, method, path, contentType string, body
 	t.Helper()
 	payload, isText := body.(string)
 	if body != nil && !isText {
-		text, err := json.Marshal(body)
-		testenv.Must(t, err)
+		text := testenv.Value(json.Marshal(body))(t)
 		payload = string(text)
 	}
 	req, err := http.NewRequestWithContext(t.Context(), method, a.Issuer+path, bytes.NewReader([]byte(payload)))

@@ -75,8 +75,7 @@ func PullpassWithClock(t testing.TB) string {
 	t.Helper()
 	dir := filepath.Join(cacheDir(t), "clock")
 	testenv.Must(t, os.MkdirAll(dir, 0o755))
-	root, err := exec.CommandContext(t.Context(), "go", "env", "GOROOT").Output()
-	testenv.Must(t, err)
+	root := testenv.Value(exec.CommandContext(t.Context(), "go", "env", "GOROOT").Output())(t)
 	original := filepath.Join(strings.TrimSpace(string(root)), "src", "time", "time.go")
 	source := testenv.ReadFile(t, original)
 	const now = "sec, nsec, mono := runtimeNow()\n"
@@ -89,8 +88,7 @@ func PullpassWithClock(t testing.TB) string {
 		files[path] = filepath.Join(dir, filepath.Base(path))
 		testenv.WriteFile(t, files[path], content)
 	}
-	overlay, err := json.Marshal(map[string]any{"Replace": files})
-	testenv.Must(t, err)
+	overlay := testenv.Value(json.Marshal(map[string]any{"Replace": files}))(t)
 	list := filepath.Join(dir, "overlay.json")
 	testenv.WriteFile(t, list, overlay)
 	return project(t, Checkout(t), "pullpass-with-clock", "./cmd/proxy", "-overlay="+list)

@@ -176,8 +176,7 @@ var building sync.Mutex
 func lock(t testing.TB, file string) (unlock func()) {
 	t.Helper()
 	testenv.Must(t, os.MkdirAll(filepath.Dir(file), 0o755))
-	locked, err := os.OpenFile(file, os.O_CREATE|os.O_RDWR, 0o600)
-	testenv.Must(t, err)
+	locked := testenv.Value(os.OpenFile(file, os.O_CREATE|os.O_RDWR, 0o600))(t)
 	if err := syscall.Flock(int(locked.Fd()), syscall.LOCK_EX); err != nil {
 		t.Fatalf("lock %s: %v", file, err)
 	}
@@ -236,8 +235,7 @@ func project(t testing.TB, dir, name, pkg string, flags ...string) string {
 func goBuild(t testing.TB, dir, out, pkg, ldflags string, flags ...string) {
 	t.Helper()
 	testenv.Must(t, os.MkdirAll(filepath.Dir(out), 0o755))
-	tmp, err := os.MkdirTemp(filepath.Dir(out), "build-")
-	testenv.Must(t, err)
+	tmp := testenv.Value(os.MkdirTemp(filepath.Dir(out), "build-"))(t)
 	defer os.RemoveAll(tmp)
 	partial := filepath.Join(tmp, filepath.Base(out))
 	args := append([]string{"build", "-p", "2", "-trimpath", "-ldflags", strings.TrimSpace("-s -w " + ldflags), "-o", partial}, flags...)
@@ -271,8 +269,7 @@ func Checkout(t testing.TB) string { t.Helper(); return filepath.Dir(e2eDir(t)) 
 // e2eDir is the directory of this module. Tests run in the directory of their package.
 func e2eDir(t testing.TB) string {
 	t.Helper()
-	dir, err := os.Getwd()
-	testenv.Must(t, err)
+	dir := testenv.Value(os.Getwd())(t)
 	for {
 		_, err := os.Stat(filepath.Join(dir, "go.mod"))
 		if err == nil {

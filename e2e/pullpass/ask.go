@@ -43,8 +43,7 @@ type Body struct {
 func (p *Proxy) Get(t testing.TB, service, token string, scopes ...string) Answer {
 	t.Helper()
 	query := url.Values{"service": {service}, "scope": scopes}
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, p.URL+"/token?"+query.Encode(), nil)
-	testenv.Must(t, err)
+	req := testenv.Value(http.NewRequestWithContext(t.Context(), http.MethodGet, p.URL+"/token?"+query.Encode(), nil))(t)
 	req.SetBasicAuth("serviceaccount", token)
 	return p.ask(t, req, token)
 }
@@ -52,8 +51,7 @@ func (p *Proxy) Get(t testing.TB, service, token string, scopes ...string) Answe
 // Post asks as containerd does: POST, the token as the password in the form.
 func (p *Proxy) Post(t testing.TB, service, token string, scopes ...string) Answer {
 	t.Helper()
-	req, err := p.post(t.Context(), service, token, scopes)
-	testenv.Must(t, err)
+	req := testenv.Value(p.post(t.Context(), service, token, scopes))(t)
 	return p.ask(t, req, token)
 }
 
@@ -74,8 +72,7 @@ func (p *Proxy) post(ctx context.Context, service, token string, scopes []string
 func (p *Proxy) ask(t testing.TB, req *http.Request, token string) Answer {
 	t.Helper()
 	before := len(p.Audit(t))
-	answer, err := p.send(p.client, req, token)
-	testenv.Must(t, err)
+	answer := testenv.Value(p.send(p.client, req, token))(t)
 	var events []Event
 	testenv.Poll(auditLimit, func() bool { events = p.Audit(t)[before:]; return len(events) > 0 })
 	if len(events) != 1 {

@@ -162,8 +162,7 @@ func auditSchema(t testing.TB) *jsonschema.Schema {
 	t.Helper()
 	compiler := jsonschema.NewCompiler()
 	compiler.AssertFormat()
-	schema, err := compiler.Compile(filepath.Join(programs.Checkout(t), "docs", "audit.schema.json"))
-	testenv.Must(t, err)
+	schema := testenv.Value(compiler.Compile(filepath.Join(programs.Checkout(t), "docs", "audit.schema.json")))(t)
 	return schema
 }
 

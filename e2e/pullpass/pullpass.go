@@ -166,8 +166,7 @@ func (p *Proxy) Address() string { return "127.0.0.1" + p.URL[strings.LastIndex(
 // Command runs another command of Pullpass with the same configuration, and returns what it printed.
 func (p *Proxy) Command(t testing.TB, name string, args ...string) string {
 	t.Helper()
-	output, err := p.TryCommand(t, name, args...)
-	testenv.Must(t, err)
+	output := testenv.Value(p.TryCommand(t, name, args...))(t)
 	return output
 }
 
@@ -199,8 +198,7 @@ func (p *Proxy) JWKS(t testing.TB) []byte {
 
 func (p *Proxy) published(t testing.TB, path string) []byte {
 	t.Helper()
-	content, err := p.fetch(t.Context(), path)
-	testenv.Must(t, err)
+	content := testenv.Value(p.fetch(t.Context(), path))(t)
 	return content
 }
 

@@ -147,8 +147,7 @@ func (s *site) age(t testing.TB) int {
 			tokens[cluster.Object(item.(map[string]any)).UID()].(map[string]any)["i"] = time.Now().Add(-age).Unix()
 		}
 	}
-	text, err := json.Marshal(stored)
-	testenv.Must(t, err)
+	text := testenv.Value(json.Marshal(stored))(t)
 	s.saw(t, "the memory has %d bytes", len(text))
 	s.Patch(t, memory, cluster.Object{"data": cluster.Object{"tokens.json": string(text)}})
 	return first

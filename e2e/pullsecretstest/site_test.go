@@ -92,8 +92,7 @@ func (s *site) awaitEnforced(t testing.TB) {
 // account makes a ServiceAccount that has opted in, or not.
 func (s *site) account(t testing.TB, namespace, name string, isOptedIn bool) cluster.Object {
 	t.Helper()
-	account, err := s.tryAccount(t.Context(), namespace, name, isOptedIn)
-	testenv.Must(t, err)
+	account := testenv.Value(s.tryAccount(t.Context(), namespace, name, isOptedIn))(t)
 	return account
 }
 
@@ -175,8 +174,7 @@ func (r *replica) metric(t testing.TB, series string) int {
 		return -1
 	}
 	text, _, _ := strings.Cut(rest, "\n")
-	value, err := strconv.ParseFloat(text, 64)
-	testenv.Must(t, err)
+	value := testenv.Value(strconv.ParseFloat(text, 64))(t)
 	return int(value)
 }
 
@@ -224,8 +222,7 @@ func (s *site) password(t testing.TB, secret cluster.Object) string {
 	var config struct {
 		Auths map[string]struct{ Username, Password string }
 	}
-	text, err := base64.StdEncoding.DecodeString(secret.Text("data", ".dockerconfigjson"))
-	testenv.Must(t, err)
+	text := testenv.Value(base64.StdEncoding.DecodeString(secret.Text("data", ".dockerconfigjson")))(t)
 	testenv.Must(t, json.Unmarshal(text, &config))
 	return config.Auths[registry].Password
 }

@@ -36,8 +36,7 @@ type Balancer struct {
 // StartBalancer listens on an address of 127.0.0.1 until the test ends.
 func StartBalancer(t testing.TB, address string) *Balancer {
 	t.Helper()
-	listener, err := net.Listen("tcp", address)
-	testenv.Must(t, err)
+	listener := testenv.Value(net.Listen("tcp", address))(t)
 	b := &Balancer{Address: listener.Addr().String(), ready: map[Backend]bool{}}
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup

@@ -45,8 +45,7 @@ type Recorder struct {
 // Record starts a recorder before the server at URL to, whose certificate is of ca, as is its own. It ends with the test.
 func Record(t testing.TB, ca *certs.CA, to string) *Recorder {
 	t.Helper()
-	target, err := url.Parse(to)
-	testenv.Must(t, err)
+	target := testenv.Value(url.Parse(to))(t)
 	r := &Recorder{}
 	transport := ca.Transport(t)
 	transport.DisableCompression = true

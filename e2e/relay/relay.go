@@ -26,8 +26,7 @@ type Relay struct {
 // Start passes connections from one address on to another. The relay ends with the test.
 func Start(t testing.TB, address, target string) *Relay {
 	t.Helper()
-	listener, err := net.Listen("tcp", address)
-	testenv.Must(t, err)
+	listener := testenv.Value(net.Listen("tcp", address))(t)
 	r := &Relay{Address: listener.Addr().String(), target: target, listener: listener, open: map[net.Conn]bool{}}
 	var running sync.WaitGroup
 	running.Go(func() {

@@ -42,8 +42,7 @@ type Tokens struct {
 
 func startTokens(t testing.TB, ca *certs.CA) *Tokens {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	testenv.Must(t, err)
+	key := testenv.Value(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
 	secrets.NoteKey(key)
 	s := &Tokens{key: key}
 	server := httptest.NewUnstartedServer(s)
