@@ -19,6 +19,7 @@ import (
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/refusal"
 	"github.com/pullpass/pullpass/internal/registryauth"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 // onNode changes the node claim; nil removes it.
@@ -46,8 +47,7 @@ func knowing(node *exchange.Node) objects {
 
 func selector(t *testing.T, s string) map[string]exchange.NodeChecks {
 	t.Helper()
-	parsed, err := labels.Parse(s)
-	must(t, err)
+	parsed := testkit.Value(labels.Parse(s))(t)
 	return map[string]exchange.NodeChecks{"prod": {Selector: parsed}}
 }
 
@@ -348,8 +348,7 @@ func TestAuditLineOfARefusedCaller(t *testing.T) {
 	r.do(t, from(caller("192.0.2.8"), post(r.token(t, onNode(nil)), pullWeb)))
 	e := r.lastEvent(t, 1)
 	e.ID = "ID"
-	line, err := json.Marshal(e)
-	must(t, err)
+	line := testkit.Value(json.Marshal(e))(t)
 	message := `the caller is not proven to be the token's node \"node1\": its address 192.0.2.8 is not one of the node's (where addresses are translated on the way, only a certificate proves a node)`
 	want := `{"time":"2026-03-04T05:06:07Z","id":"ID","result":"refused","status":403,"reason":"caller_not_node","message":"` + message + `",` +
 		`"cluster":"prod","namespace":"team-a","serviceAccount":{"name":"web","uid":"` + webUID + `"},"pod":{"name":"web-0","uid":"da2e7a3c-63e8-4855-9874-2073194456f5"},` +
@@ -367,7 +366,7 @@ func TestSubjectHoldsTheFacts(t *testing.T) {
 	t.Parallel()
 	facts := exchange.Facts{Annotations: map[string]string{"a": "1"}, NamespaceLabels: map[string]string{"b": "2"}}
 	a, err := exchange.NewAdmission(exchange.AdmissionConfig{Objects: objects{byUID: map[string]exchange.Facts{webUID: facts}}})
-	must(t, err)
+	testkit.Must(t, err)
 	subject, err := a.Admit(t.Context(), identityOn("prod", "node1"), nil, nodeproof.Caller{}, new(exchange.Event), new(exchange.Steps))
 	if err != nil || !maps.Equal(subject.Annotations, facts.Annotations) || !maps.Equal(subject.NamespaceLabels, facts.NamespaceLabels) {
 		t.Errorf("error %v, subject %+v", err, subject)
@@ -419,7 +418,7 @@ func TestNodeChecksOfSeveralClusters(t *testing.T) {
 	}
 	good := map[string]exchange.NodeChecks{"prod": {Required: true}}
 	a, err := exchange.NewAdmission(exchange.AdmissionConfig{Nodes: good})
-	must(t, err)
+	testkit.Must(t, err)
 	maps.DeleteFunc(good, func(string, exchange.NodeChecks) bool { return true })
 	id := identityOn("prod", "node1")
 	id.Kubernetes.Node = oidc.ObjectRef{}
@@ -435,7 +434,7 @@ func TestAdmitWithoutToken(t *testing.T) {
 	a, err := exchange.NewAdmission(exchange.AdmissionConfig{
 		Objects: node1At("192.0.2.7"), Nodes: proving(nodeproof.Enforce, nil, nodeproof.Address), Now: func() time.Time { return made },
 	})
-	must(t, err)
+	testkit.Must(t, err)
 	id := identityOn("prod", "")
 	id.Kubernetes.Node = oidc.ObjectRef{}
 	var e exchange.Event
@@ -453,7 +452,7 @@ func TestAdmitWithoutToken(t *testing.T) {
 	}
 	for _, down := range []error{&exchange.GoneError{Kind: exchange.KindNode}, errors.New("down")} {
 		a, err := exchange.NewAdmission(exchange.AdmissionConfig{Objects: objects{err: fmt.Errorf("10.1.2.3: %w", down)}})
-		must(t, err)
+		testkit.Must(t, err)
 		_, err = a.Admit(t.Context(), id, nil, nodeproof.Caller{}, &e, new(exchange.Steps))
 		if !errors.As(err, &refused) || !errors.Is(err, down) {
 			t.Fatalf("error %v", err)

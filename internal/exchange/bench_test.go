@@ -137,7 +137,7 @@ func perRequest(b *testing.B, r *rig, scopes ...string) time.Duration {
 func BenchmarkLiveIdentities(b *testing.B) {
 	const identities = 100_000
 	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: fastKey()}, (&jose.SignerOptions{}).WithHeader("kid", "k2"))
-	must(b, err)
+	testkit.Must(b, err)
 	for b.Loop() {
 		r := newRig(b, func(c *rigConfig) { c.recorder = encodingRecorder{} })
 		before := testkit.Heap()
@@ -183,7 +183,7 @@ func newFloor(b *testing.B) http.Handler {
 	b.Helper()
 	public := &signingKeys()[0].PublicKey
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	must(b, err)
+	testkit.Must(b, err)
 	type access struct {
 		Type    string   `json:"type"`
 		Name    string   `json:"name"`

@@ -27,8 +27,7 @@ func TestCorpusOverHTTP(t *testing.T) {
 	t.Parallel()
 	keys := map[string]crypto.Signer{"rsa": signingKeys()[0], "rsa2": signingKeys()[1], "ec256": fastKey()}
 	for id, curve := range map[string]elliptic.Curve{"ec384": elliptic.P384(), "ec521": elliptic.P521()} {
-		key, err := ecdsa.GenerateKey(curve, rand.Reader)
-		must(t, err)
+		key := testkit.Value(ecdsa.GenerateKey(curve, rand.Reader))(t)
 		keys[id] = key
 	}
 	var set jose.JSONWebKeySet
@@ -37,16 +36,14 @@ func TestCorpusOverHTTP(t *testing.T) {
 			set.Keys = append(set.Keys, jose.JSONWebKey{Key: key.Public(), KeyID: id})
 		}
 	}
-	published, err := json.Marshal(set)
-	must(t, err)
+	published := testkit.Value(json.Marshal(set))(t)
 	file := filepath.Join(t.TempDir(), "jwks.json")
 	testkit.Put(t, file, published)
 	issuedAt := time.Unix(1795230411, 0)
-	verifier, err := oidc.New(oidc.Config{Now: func() time.Time { return issuedAt.Add(time.Minute) }, Issuers: []oidc.Issuer{{
+	verifier := testkit.Value(oidc.New(oidc.Config{Now: func() time.Time { return issuedAt.Add(time.Minute) }, Issuers: []oidc.Issuer{{
 		Cluster: "prod-eu", URL: "https://issuer.example", Audiences: []string{"registry.example.com"}, Bound: oidc.BoundPod,
 		MaxLifetime: 24 * time.Hour, MaxKeyAge: 24 * time.Hour, Discovery: oidc.Discovery{JWKSFile: file},
-	}}})
-	must(t, err)
+	}}}))(t)
 	r := newRig(t, func(c *rigConfig) { c.verifier = verifier })
 	requests := 0
 	for _, c := range tokentest.Cases(t, "../oidc/testdata", keys) {
@@ -66,8 +63,7 @@ func TestCorpusOverHTTP(t *testing.T) {
 			if e.ServiceAccount != nil || e.Namespace != "" || e.Granted != nil || a.body.Token != "" {
 				t.Errorf("%s %s: the event says %+v", name, c.Name, e)
 			}
-			line, err := json.Marshal(e)
-			must(t, err)
+			line := testkit.Value(json.Marshal(e))(t)
 			said := string(line) + a.body.Errors[0].Message
 			for part := range strings.SplitSeq(c.Token, ".") {
 				if len(part) > 30 && strings.Contains(said, part[:30]) || strings.Contains(said, tokentest.Encode(`{"alg"`)) { // the kid of a case is a token

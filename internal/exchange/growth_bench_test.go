@@ -47,7 +47,7 @@ func BenchmarkGrowth(b *testing.B) {
 		})
 	}
 	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: fastKey()}, (&jose.SignerOptions{}).WithHeader("kid", "k2"))
-	must(b, err)
+	testkit.Must(b, err)
 	for _, n := range []int{100, 10_000, 100_000} {
 		b.Run(fmt.Sprintf("of=live-identities/n=%d", n), func(b *testing.B) {
 			r := newRig(b, func(c *rigConfig) { c.recorder = encodingRecorder{} })

@@ -16,6 +16,7 @@ import (
 	"github.com/pullpass/pullpass/internal/refusal"
 	"github.com/pullpass/pullpass/internal/registryauth"
 	"github.com/pullpass/pullpass/internal/registryauth/signing"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 func TestGranted(t *testing.T) {
@@ -366,8 +367,7 @@ func TestReuseEndsWithTheKey(t *testing.T) {
 	r := newRig(t, nil)
 	token := r.token(t, nil)
 	first := r.do(t, get(token, "repository:team-a/web:pull"))
-	_, err := r.keys.(*signing.ManagedKeys).Rotate(signing.RotateOptions{})
-	must(t, err)
+	testkit.Value(r.keys.(*signing.ManagedKeys).Rotate(signing.RotateOptions{}))(t)
 	if a := r.do(t, get(token, "repository:team-a/web:pull")); a.claims["jti"] == first.claims["jti"] {
 		t.Error("a token of the old key was returned again")
 	}
@@ -534,8 +534,7 @@ func TestNoTokenInEventsAndLogs(t *testing.T) {
 				}
 			}
 		}
-		written, err := json.Marshal(r.events)
-		must(t, err)
+		written := testkit.Value(json.Marshal(r.events))(t)
 		all := r.log.String() + string(written)
 		for _, token := range tokens {
 			for _, part := range strings.Split(token, ".")[1:] {

@@ -14,6 +14,7 @@ import (
 	"github.com/pullpass/pullpass/internal/policy"
 	"github.com/pullpass/pullpass/internal/refusal"
 	"github.com/pullpass/pullpass/internal/registryauth"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 // An issued token is reused after a reload, but not by a registry with different settings.
@@ -27,10 +28,9 @@ func TestAnExchangerGoesOnWithIssuedTokens(t *testing.T) {
 		t.Error("the token was forgotten")
 	}
 	r.follow(t, func(c *exchange.Config) {
-		other, err := registryauth.NewIssuer(registryauth.IssuerConfig{
+		other := testkit.Value(registryauth.NewIssuer(registryauth.IssuerConfig{
 			Issuer: "other.example.com", Service: testService, Lifetime: 5 * time.Minute, Keys: r.keys, Now: r.Now,
-		})
-		must(t, err)
+		}))(t)
 		c.Registries = []*registryauth.Issuer{other}
 	})
 	if a := r.do(t, get(token, "repository:team-a/web:pull")); a.claims["iss"] != "other.example.com" {

@@ -7,6 +7,7 @@ import (
 	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/exchange/nodeproof"
 	pki "github.com/pullpass/pullpass/internal/exchange/nodeproof/nodeprooftest"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 // BenchmarkProof measures the cost of a caller's proof in an exchange.
@@ -35,7 +36,7 @@ func BenchmarkProof(b *testing.B) {
 			a, err := exchange.NewAdmission(exchange.AdmissionConfig{
 				Objects: node1At("10.0.0.7", "192.0.2.7"), Nodes: proving(bench.mode, ca.CAs(), bench.method), Now: r.Now,
 			})
-			must(b, err)
+			testkit.Must(b, err)
 			id := identityOn("prod", "node1")
 			b.ReportAllocs()
 			for b.Loop() {

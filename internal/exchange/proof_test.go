@@ -17,6 +17,7 @@ import (
 	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/exchange/nodeproof"
 	pki "github.com/pullpass/pullpass/internal/exchange/nodeproof/nodeprooftest"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 const pullWeb = "repository:team-a/web:pull"
@@ -165,11 +166,10 @@ func TestChainIsVerifiedOnce(t *testing.T) {
 func TestProofIsPerCluster(t *testing.T) {
 	t.Parallel()
 	ca, foreign := pki.NewCA(t), pki.NewCA(t)
-	a, err := exchange.NewAdmission(exchange.AdmissionConfig{Now: func() time.Time { return made }, Nodes: map[string]exchange.NodeChecks{
+	a := testkit.Value(exchange.NewAdmission(exchange.AdmissionConfig{Now: func() time.Time { return made }, Nodes: map[string]exchange.NodeChecks{
 		"prod": proving(nodeproof.Enforce, ca.CAs(), nodeproof.Certificate)["prod"],
 		"test": proving(nodeproof.Enforce, foreign.CAs(), nodeproof.Certificate)["prod"],
-	}})
-	must(t, err)
+	}}))(t)
 	for cluster, own := range map[string]pki.Holder{"prod": ca, "test": foreign} {
 		for _, by := range []pki.Holder{ca, foreign, ca} {
 			var e exchange.Event
@@ -208,10 +208,9 @@ func TestProofOverKeptAndResumedConnections(t *testing.T) {
 		target := *request.URL
 		target.Scheme, target.Host = "https", server.Listener.Addr().String()
 		request.URL = &target
-		response, err := client.Do(request)
-		must(t, err)
-		must(t, json.NewDecoder(response.Body).Decode(new(map[string]any)))
-		must(t, response.Body.Close())
+		response := testkit.Value(client.Do(request))(t)
+		testkit.Must(t, json.NewDecoder(response.Body).Decode(new(map[string]any)))
+		testkit.Must(t, response.Body.Close())
 		return response.StatusCode
 	}
 	for i, step := range []struct {

@@ -42,7 +42,7 @@ func (r *rig) pushCredential(t *testing.T) string {
 		ExpiresIn       int    `json:"expires_in"`
 		Scope           string `json:"scope"`
 	}
-	must(t, json.Unmarshal(w.Body.Bytes(), &body))
+	testkit.Must(t, json.Unmarshal(w.Body.Bytes(), &body))
 	if w.Code != http.StatusOK || body.IssuedTokenType != "urn:pullpass:token-type:push-credential" || body.TokenType != "N_A" || body.ExpiresIn != 900 || body.Scope != pushScope {
 		t.Fatalf("status %d: %s", w.Code, w.Body)
 	}

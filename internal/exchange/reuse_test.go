@@ -74,7 +74,7 @@ func TestReuseSaysTheSameScopes(t *testing.T) {
 	for i := range answers {
 		w := httptest.NewRecorder()
 		r.handler.ServeHTTP(w, post(token, "repository:team-a/web:push,pull", "repository:other/x:pull", "repository:team-a/app:pull"))
-		must(t, json.Unmarshal(w.Body.Bytes(), &answers[i]))
+		testkit.Must(t, json.Unmarshal(w.Body.Bytes(), &answers[i]))
 	}
 	if answers[0] != answers[1] || answers[0].Scope != "repository:team-a/app:pull repository:team-a/web:pull" || !r.lastEvent(t, 2).Reused {
 		t.Errorf("answers %+v", answers)

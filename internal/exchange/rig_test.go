@@ -138,18 +138,17 @@ func newRig(t testing.TB, change func(*rigConfig)) *rig {
 	}
 	dir := t.TempDir()
 	keys := signingKeys()
-	jwks, err := json.Marshal(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{
+	jwks := testkit.Value(json.Marshal(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{
 		{Key: keys[0].Public(), KeyID: "k1", Algorithm: "RS256", Use: "sig"},
 		{Key: fastKey().Public(), KeyID: "k2", Algorithm: "ES256", Use: "sig"},
-	}})
-	must(t, err)
+	}}))(t)
 	jwksFile := filepath.Join(dir, "jwks.json")
-	must(t, os.WriteFile(jwksFile, jwks, 0o600))
+	testkit.Must(t, os.WriteFile(jwksFile, jwks, 0o600))
 	if change != nil {
 		change(&c)
 	}
 	if c.verifier == nil {
-		c.verifier, err = oidc.New(oidc.Config{
+		c.verifier = testkit.Value(oidc.New(oidc.Config{
 			Issuers: []oidc.Issuer{{
 				Cluster: "prod", URL: testIssuer, Audiences: []string{testAudience}, Bound: oidc.BoundPod, RequireNode: !c.nodeOptional,
 				PullSecrets: oidc.PullSecrets{Audience: pullAudience, Namespaces: []string{"team-*"}},
@@ -161,30 +160,26 @@ func newRig(t testing.TB, change func(*rigConfig)) *rig {
 			}},
 			CacheBytes: c.cacheBytes,
 			Now:        r.Now,
-		})
-		must(t, err)
+		}))(t)
 	}
 	if c.wrap != nil {
 		c.verifier = c.wrap(c.verifier)
 	}
 	if c.keys == nil {
-		managed, err := signing.NewManagedKeys(signing.ManagedKeysConfig{
+		managed := testkit.Value(signing.NewManagedKeys(signing.ManagedKeysConfig{
 			Dir: filepath.Join(dir, "keys"), Algorithm: signing.ES256, Trust: signing.TrustCertificate,
 			Service: testService, Lifetime: c.tokenLifetime, Now: r.Now,
-		})
-		must(t, err)
-		must(t, managed.Maintain())
+		}))(t)
+		testkit.Must(t, managed.Maintain())
 		c.keys = managed
 	}
 	r.keys = c.keys
-	r.issuer, err = registryauth.NewIssuer(registryauth.IssuerConfig{
+	r.issuer = testkit.Value(registryauth.NewIssuer(registryauth.IssuerConfig{
 		Issuer: "pullpass.example.com", Service: testService, Lifetime: c.tokenLifetime, Keys: c.keys, Now: r.Now,
-	})
-	must(t, err)
-	other, err := registryauth.NewIssuer(registryauth.IssuerConfig{
+	}))(t)
+	other := testkit.Value(registryauth.NewIssuer(registryauth.IssuerConfig{
 		Issuer: "pullpass.example.com", Service: otherService, Lifetime: c.tokenLifetime, Keys: c.keys, Now: r.Now,
-	})
-	must(t, err)
+	}))(t)
 	r.settings = exchange.Config{
 		Verifier:        c.verifier,
 		Objects:         c.objects,
@@ -218,31 +213,22 @@ func (r *rig) follow(t testing.TB, change func(*exchange.Config)) {
 	change(&r.settings)
 	var err error
 	r.exchanger, err = exchange.New(r.settings)
-	must(t, err)
+	testkit.Must(t, err)
 	r.endpoint.Exchanger = r.exchanger
 	r.handler, err = exchange.NewHandler(r.endpoint)
-	must(t, err)
+	testkit.Must(t, err)
 }
 
 func newSigner(t testing.TB, key *rsa.PrivateKey) jose.Signer {
 	t.Helper()
-	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.RS256, Key: key}, (&jose.SignerOptions{}).WithHeader("kid", "k1"))
-	must(t, err)
+	signer := testkit.Value(jose.NewSigner(jose.SigningKey{Algorithm: jose.RS256, Key: key}, (&jose.SignerOptions{}).WithHeader("kid", "k1")))(t)
 	return signer
 }
 
 func parsePolicy(t testing.TB, text string) *policy.Policy {
 	t.Helper()
-	p, err := policy.ParseFor(map[string]identity.Profile{"github": identity.GitHub}, policy.File{Name: "policy.yaml", Data: []byte(text)})
-	must(t, err)
+	p := testkit.Value(policy.ParseFor(map[string]identity.Profile{"github": identity.GitHub}, policy.File{Name: "policy.yaml", Data: []byte(text)}))(t)
 	return p
-}
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 func (r *rig) Now() time.Time {
@@ -309,8 +295,7 @@ func (r *rig) claims() map[string]any {
 
 func sign(t testing.TB, signer jose.Signer, claims map[string]any) string {
 	t.Helper()
-	token, err := jwt.Signed(signer).Claims(claims).Serialize()
-	must(t, err)
+	token := testkit.Value(jwt.Signed(signer).Claims(claims).Serialize())(t)
 	testkit.Note(t, "token", token)
 	return token
 }
@@ -364,8 +349,7 @@ func (r *rig) do(t testing.TB, request *http.Request) answer {
 
 func (r *rig) readToken(t testing.TB, raw string) (map[string]any, []registryauth.Scope) {
 	t.Helper()
-	token, err := jwt.ParseSigned(raw, []jose.SignatureAlgorithm{jose.ES256})
-	must(t, err)
+	token := testkit.Value(jwt.ParseSigned(raw, []jose.SignatureAlgorithm{jose.ES256}))(t)
 	claims := map[string]any{}
 	var access struct {
 		Access []struct {
@@ -375,7 +359,7 @@ func (r *rig) readToken(t testing.TB, raw string) (map[string]any, []registryaut
 			Actions []string `json:"actions"`
 		} `json:"access"`
 	}
-	must(t, token.UnsafeClaimsWithoutVerification(&claims, &access)) // the registry's own check is the oracle in registryauth
+	testkit.Must(t, token.UnsafeClaimsWithoutVerification(&claims, &access)) // the registry's own check is the oracle in registryauth
 	scopes := []registryauth.Scope{}
 	for _, a := range access.Access {
 		scopes = append(scopes, registryauth.Scope(a))

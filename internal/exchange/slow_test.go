@@ -18,6 +18,7 @@ import (
 	"github.com/pullpass/pullpass/internal/exchange/nodeproof"
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/refusal"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 // Slow clients hold no places of others, however many they are.
@@ -80,8 +81,7 @@ func TestCrowdOfSlowBodies(t *testing.T) {
 	t.Cleanup(server.Close)
 	const late = 8
 	for range load.MaxBodies + late {
-		c, err := net.Dial("tcp", server.Listener.Addr().String())
-		must(t, err)
+		c := testkit.Value(net.Dial("tcp", server.Listener.Addr().String()))(t)
 		t.Cleanup(func() { c.Close() })
 		fmt.Fprint(c, "POST /token HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-www-form-urlencoded\r\nContent-Length: 100\r\n\r\ngrant_type=")
 	}
@@ -98,10 +98,8 @@ func TestCrowdOfSlowBodies(t *testing.T) {
 	// A client that sends at once is served despite the crowd. Its request may take longer than a
 	// body.
 	form := post(r.token(t, nil))
-	content, err := io.ReadAll(form.Body)
-	must(t, err)
-	response, err := http.Post(server.URL+"/token", form.Header.Get("Content-Type"), bytes.NewReader(content))
-	must(t, err)
+	content := testkit.Value(io.ReadAll(form.Body))(t)
+	response := testkit.Value(http.Post(server.URL+"/token", form.Header.Get("Content-Type"), bytes.NewReader(content)))(t)
 	defer response.Body.Close()
 	if response.StatusCode != http.StatusOK {
 		t.Errorf("status %d", response.StatusCode)

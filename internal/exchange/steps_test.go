@@ -16,6 +16,7 @@ import (
 	"github.com/pullpass/pullpass/internal/policy"
 	"github.com/pullpass/pullpass/internal/refusal"
 	"github.com/pullpass/pullpass/internal/registryauth"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 // told returns the steps that have a verdict in one line.
@@ -73,7 +74,7 @@ func TestAdmissionTellsItsSteps(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			a, err := exchange.NewAdmission(exchange.AdmissionConfig{Objects: test.objects, Nodes: test.nodes, Revocations: test.revocations})
-			must(t, err)
+			testkit.Must(t, err)
 			id := identityOn("prod", "node1")
 			if test.noNode {
 				id.Kubernetes.Node = oidc.ObjectRef{}
@@ -127,7 +128,7 @@ func TestAdmissionOfUnseenCallers(t *testing.T) {
 					Objects: objects, Nodes: proving(nodeproof.Enforce, ca.CAs(), test.methods...),
 					Now: func() time.Time { return made }, CallersUnseen: unseen,
 				})
-				must(t, err)
+				testkit.Must(t, err)
 				var e exchange.Event
 				var steps exchange.Steps
 				_, err = a.Admit(t.Context(), id, nil, test.caller, &e, &steps)
@@ -243,8 +244,7 @@ func identifies(push *exchange.PushRights, err error) func(context.Context, regi
 
 func admission(t *testing.T, c exchange.AdmissionConfig) *exchange.Admission {
 	t.Helper()
-	a, err := exchange.NewAdmission(c)
-	must(t, err)
+	a := testkit.Value(exchange.NewAdmission(c))(t)
 	return a
 }
 

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/pullpass/pullpass/internal/exchange/load"
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 // wire is a connection to a server whose only deadlines are those of the handler.
@@ -29,10 +30,9 @@ func (r *rig) wires(t *testing.T) func() wire {
 	t.Cleanup(server.Close)
 	return func() wire {
 		t.Helper()
-		c, err := net.Dial("tcp", server.Listener.Addr().String())
-		must(t, err)
+		c := testkit.Value(net.Dial("tcp", server.Listener.Addr().String()))(t)
 		t.Cleanup(func() { c.Close() })
-		must(t, c.SetReadDeadline(time.Now().Add(time.Minute))) // a hanging read fails
+		testkit.Must(t, c.SetReadDeadline(time.Now().Add(time.Minute))) // a hanging read fails
 		return wire{c, bufio.NewReader(c)}
 	}
 }
@@ -44,10 +44,8 @@ func (c wire) send(head, body string) {
 
 func (c wire) receive(t *testing.T) *http.Response {
 	t.Helper()
-	response, err := http.ReadResponse(c.reader, nil)
-	must(t, err)
-	_, err = io.Copy(io.Discard, response.Body)
-	must(t, err)
+	response := testkit.Value(http.ReadResponse(c.reader, nil))(t)
+	testkit.Value(io.Copy(io.Discard, response.Body))(t)
 	return response
 }
 
@@ -123,8 +121,7 @@ func TestWholeBodiesKeepTheirConnections(t *testing.T) {
 	r := newRig(t, nil)
 	connect := r.wires(t)
 	crowd(t, connect)
-	good, err := io.ReadAll(post(r.token(t, nil)).Body)
-	must(t, err)
+	good := testkit.Value(io.ReadAll(post(r.token(t, nil)).Body))(t)
 	c := connect()
 	for _, request := range []struct {
 		head, body string
