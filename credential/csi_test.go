@@ -28,12 +28,11 @@ func csiValues(t *testing.T, entries map[string]any) map[string]string {
 func TestFromCSIReadsWhatTheKubeletEncodes(t *testing.T) {
 	t.Parallel()
 	token := sign(t, kubeletClaims(nil))
-	encoded, err := json.Marshal(map[string]authenticationv1.TokenRequestStatus{
+	encoded := testkit.Value(json.Marshal(map[string]authenticationv1.TokenRequestStatus{
 		"":              {Token: sign(t, kubeletClaims(map[string]any{"aud": "https://127.0.0.1:6443"})), ExpirationTimestamp: metav1.NewTime(now.Add(time.Hour))},
 		audienceInTests: {Token: token, ExpirationTimestamp: metav1.NewTime(now.Add(time.Hour))},
 		"vault":         {Token: sign(t, kubeletClaims(map[string]any{"aud": "vault"})), ExpirationTimestamp: metav1.NewTime(now.Add(time.Hour))},
-	})
-	testkit.Must(t, err)
+	}))(t)
 	c := testkit.Value(FromCSI(map[string]string{"csi.storage.k8s.io/serviceAccount.tokens": string(encoded)}, audienceInTests, now))(t)
 	if c.Password() != token {
 		t.Error("the password is not the token for the audience")

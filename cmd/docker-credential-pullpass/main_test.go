@@ -33,12 +33,11 @@ const registry = "registry.example.com"
 // newToken makes a token for an audience, good for the hour from now on.
 func newToken(tb testing.TB, audience string, now time.Time) string {
 	tb.Helper()
-	payload, err := json.Marshal(map[string]any{
+	payload := testkit.Value(json.Marshal(map[string]any{
 		"aud": []string{audience}, "iss": "https://127.0.0.1:6443", "sub": "system:serviceaccount:team-a:puller",
 		"iat": now.Unix(), "nbf": now.Unix(), "exp": now.Add(time.Hour).Unix(), "jti": rand.Text(),
 		"kubernetes.io": map[string]any{"namespace": "team-a", "serviceaccount": map[string]any{"name": "puller"}},
-	})
-	testkit.Must(tb, err)
+	}))(tb)
 	return pkitest.Token(tb, payload)
 }
 

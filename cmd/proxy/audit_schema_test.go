@@ -211,8 +211,7 @@ func stringConstants(t *testing.T, pattern string) map[string]string {
 		if strings.HasSuffix(name, "_test.go") {
 			continue
 		}
-		file, err := parser.ParseFile(token.NewFileSet(), name, nil, 0)
-		testkit.Must(t, err)
+		file := testkit.Value(parser.ParseFile(token.NewFileSet(), name, nil, 0))(t)
 		ast.Inspect(file, func(n ast.Node) bool {
 			spec, ok := n.(*ast.ValueSpec)
 			if !ok {
@@ -220,8 +219,7 @@ func stringConstants(t *testing.T, pattern string) map[string]string {
 			}
 			for i, value := range spec.Values {
 				if literal, ok := value.(*ast.BasicLit); ok && literal.Kind == token.STRING {
-					constants[spec.Names[i].Name], err = strconv.Unquote(literal.Value)
-					testkit.Must(t, err)
+					constants[spec.Names[i].Name] = testkit.Value(strconv.Unquote(literal.Value))(t)
 				}
 			}
 			return true

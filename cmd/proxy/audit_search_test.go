@@ -120,8 +120,7 @@ func TestAuditSearchCanBeInterrupted(t *testing.T) {
 	defer writer.Close()
 	ended := make(chan int)
 	go func() { ended <- run(ctx, []string{"audit"}, in, io.Discard, io.Discard) }()
-	_, err := io.WriteString(writer, proxytest.GoodLine+"\n")
-	testkit.Must(t, err)
+	testkit.Value(io.WriteString(writer, proxytest.GoodLine+"\n"))(t)
 	cancel()
 	if code := <-ended; code != 1 {
 		t.Errorf("exit code %d, want 1", code)

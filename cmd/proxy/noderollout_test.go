@@ -168,14 +168,11 @@ func (k healthyKubelet) Ended(context.Context) (int, error) { return 0, nil }
 func TestRepairsAreCounted(t *testing.T) {
 	t.Parallel()
 	n := newRunningNode(t)
-	tree, err := hostfs.Open(filepath.Join(n.dir, "host"))
-	testkit.Must(t, err)
+	tree := testkit.Value(hostfs.Open(filepath.Join(n.dir, "host")))(t)
 	defer tree.Close()
 	o := nodeOptions{config: filepath.Join(n.dir, "pullpass.yaml"), plugin: filepath.Join(n.dir, "plugin"), target: nodeconfig.Options{Registry: "registry.example.com", Service: "gateway.example.com"}}
-	desired, err := o.desired(t.Context(), "v1.36.2")
-	testkit.Must(t, err)
-	_, err = nodeinstall.New(nodeinstall.Config{Tree: tree, Watcher: healthyKubelet{tree}}).Apply(t.Context(), desired)
-	testkit.Must(t, err)
+	desired := testkit.Value(o.desired(t.Context(), "v1.36.2"))(t)
+	testkit.Value(nodeinstall.New(nodeinstall.Config{Tree: tree, Watcher: healthyKubelet{tree}}).Apply(t.Context(), desired))(t)
 
 	end := n.start()
 	testkit.Eventually(t, "the node is ready", func() bool { return n.hasMetric(`pullpass_node_install_state{node="node1",state="ready"} 1`) })

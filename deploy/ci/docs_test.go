@@ -47,14 +47,13 @@ func TestDocumentShowsIdentitiesAndPolicies(t *testing.T) {
 		t.Fatalf("%d configurations, %d policies", len(configurations), len(policies))
 	}
 	for i := range configurations {
-		c, err := config.Parse([]byte(`
+		c := testkit.Value(config.Parse([]byte(`
 apiVersion: pullpass.dev/v1alpha1
 kind: ProxyConfiguration
 server: {tls: {certFile: tls.crt, keyFile: tls.key}}
 registries: [{service: registry.example.com, issuer: pullpass.example.com}]
 policyFiles: [policy.yaml]
-`+configurations[i]), document, "/")
-		testkit.Must(t, err)
+`+configurations[i]), document, "/"))(t)
 		shown := c.Identities[0]
 		if !slices.Equal(shown.Audiences, []string{registry}) {
 			t.Errorf("identity %s: audiences %v, and the helper asks for %s", shown.Name, shown.Audiences, registry)

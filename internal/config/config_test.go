@@ -277,7 +277,7 @@ func TestConfigurationDocument(t *testing.T) {
 	testkit.Must(t, yaml.Unmarshal(block, &written))
 	fieldsIn(t, "", reflect.TypeFor[Config](), written)
 
-	plain, err := Parse([]byte(`
+	plain := testkit.Value(Parse([]byte(`
 apiVersion: pullpass.dev/v1alpha1
 kind: ProxyConfiguration
 server: {tls: {certFile: tls.crt, keyFile: tls.key}}
@@ -292,8 +292,7 @@ upstreams: [{name: ghcr.io, credential: {basic: {username: acme-robot, passwordF
   {name: quay.io, credential: {quay: {robot: acme+pullpass}}}, {name: acme.jfrog.io, credential: {artifactory: {provider: pullpass}}}]
 assertions: {issuer: "https://pullpass.example.com"}
 policyFiles: [policy.yaml]
-`), "plain", "/etc/pullpass")
-	testkit.Must(t, err)
+`), "plain", "/etc/pullpass"))(t)
 	// Written out, an empty list is a list.
 	shown.Warnings, shown.File, plain.File = nil, "", ""
 	left := testkit.Value(yaml.Marshal(shown))(t)

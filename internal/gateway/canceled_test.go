@@ -80,14 +80,11 @@ func TestClientsThatLeave(t *testing.T) {
 				return true
 			})
 			first, rest, _ := strings.Cut(test.request, "\r\n")
-			connection, err := net.Dial("tcp", r.Listener.Addr().String())
-			testkit.Must(t, err)
+			connection := testkit.Value(net.Dial("tcp", r.Listener.Addr().String()))(t)
 			testkit.Must(t, connection.SetDeadline(time.Now().Add(time.Minute)))
-			_, err = fmt.Fprintf(connection, "%s\r\nHost: gateway\r\nAuthorization: Bearer %s\r\n%s", first, r.token("web", "repository:ghcr.io/acme/app:pull,push"), rest)
-			testkit.Must(t, err)
+			testkit.Value(fmt.Fprintf(connection, "%s\r\nHost: gateway\r\nAuthorization: Bearer %s\r\n%s", first, r.token("web", "repository:ghcr.io/acme/app:pull,push"), rest))(t)
 			<-asked
-			_, err = io.CopyN(io.Discard, connection, int64(test.read))
-			testkit.Must(t, err)
+			testkit.Value(io.CopyN(io.Discard, connection, int64(test.read)))(t)
 			testkit.Must(t, connection.Close())
 			r.Close() // when the request has ended
 			if e := r.one(); e.Status != test.status || e.Result != "granted" || e.Reason != "request_canceled" || e.Message == "" {

@@ -118,13 +118,10 @@ func TestAnnouncedBodies(t *testing.T) {
 	})
 	token := r.token("web", "repository:ghcr.io/acme/app:pull,push")
 	for _, request := range []string{"GET /v2/ghcr.io/acme/app/manifests/v1", "PATCH /v2/ghcr.io/acme/app/blobs/uploads/x", "POST /v2/ghcr.io/acme/app/blobs/uploads/"} {
-		connection, err := net.Dial("tcp", r.Listener.Addr().String())
-		testkit.Must(t, err)
+		connection := testkit.Value(net.Dial("tcp", r.Listener.Addr().String()))(t)
 		testkit.Must(t, connection.SetDeadline(time.Now().Add(time.Minute)))
-		_, err = io.WriteString(connection, request+" HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer "+token+"\r\nContent-Length: 100\r\n\r\n")
-		testkit.Must(t, err)
-		response, err := http.ReadResponse(bufio.NewReader(connection), nil)
-		testkit.Must(t, err)
+		testkit.Value(io.WriteString(connection, request+" HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer "+token+"\r\nContent-Length: 100\r\n\r\n"))(t)
+		response := testkit.Value(http.ReadResponse(bufio.NewReader(connection), nil))(t)
 		if body, err := io.ReadAll(response.Body); err != nil || response.StatusCode != 404 || strings.HasPrefix(request, "G") && len(body) != len(large) {
 			t.Errorf("%s: %s, %d bytes, %v", request, response.Status, len(body), err)
 		}

@@ -35,8 +35,7 @@ type tokenServer struct {
 func newTokenRegistry(t testing.TB) (*registrytest.Server, *tokenServer) {
 	t.Helper()
 	keys := newKeys(t)
-	issuer, err := registryauth.NewIssuer(registryauth.IssuerConfig{Issuer: "other-token-server", Service: "upstream", Lifetime: 5 * time.Minute, Keys: keys})
-	testkit.Must(t, err)
+	issuer := testkit.Value(registryauth.NewIssuer(registryauth.IssuerConfig{Issuer: "other-token-server", Service: "upstream", Lifetime: 5 * time.Minute, Keys: keys}))(t)
 	s := &tokenServer{expiresIn: 300}
 	s.Server = registrytest.NewServer(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s.asked.Add(1)

@@ -151,8 +151,7 @@ func TestManyConnectionsEndNoHandshake(t *testing.T) {
 	if s := status(t, b.from(t, "127.0.0.1", getRequest)); s != 0 || b.refused.Load() != 1 {
 		t.Errorf("status %d for the one that comes, %d refused", s, b.refused.Load())
 	}
-	_, err := io.WriteString(handshake, strings.TrimPrefix(getRequest, "GET / "))
-	testkit.Must(t, err)
+	testkit.Value(io.WriteString(handshake, strings.TrimPrefix(getRequest, "GET / ")))(t)
 	if s := status(t, handshake); s != http.StatusOK {
 		t.Errorf("status %d for the one that had begun", s)
 	}
@@ -358,8 +357,7 @@ func TestUnfinishedRequestsGiveTheirPlaces(t *testing.T) {
 				half = strings.Repeat("a", 100)
 			}
 			for _, c := range []net.Conn{first, all["127.0.0.1"][1]} {
-				_, err := io.WriteString(c, half)
-				testkit.Must(t, err)
+				testkit.Value(io.WriteString(c, half))(t)
 				if s := status(t, c); s != http.StatusOK {
 					t.Errorf("status %d for one that was not to be closed", s)
 				}
@@ -702,20 +700,16 @@ func TestConnectionsCountBytesOverTLS(t *testing.T) {
 		testkit.Eventually(t, what, func() bool { e := p.service.connections.excess.Load(); return low <= e && e <= high })
 	}
 	c := p.Dial(t)
-	_, err := fmt.Fprint(c, "GET /token HTTP/1.1\r\nHost: localhost\r\nX: ", strings.Repeat("a", 50_000))
-	testkit.Must(t, err)
+	testkit.Value(fmt.Fprint(c, "GET /token HTTP/1.1\r\nHost: localhost\r\nX: ", strings.Repeat("a", 50_000)))(t)
 	excess("a head arrives", 40_000, 70_000)
-	_, err = fmt.Fprint(c, "\r\n\r\n")
-	testkit.Must(t, err)
+	testkit.Value(fmt.Fprint(c, "\r\n\r\n"))(t)
 	if s := status(t, c); s != http.StatusBadRequest {
 		t.Errorf("status %d", s)
 	}
 	excess("it was answered, and the connection stays", 0, 0)
 
-	raw, err := net.Dial("tcp", p.Address)
-	testkit.Must(t, err)
-	_, err = raw.Write(append([]byte{22, 3, 1, 64, 0, 1, 0, 255, 0}, make([]byte, 15_000)...))
-	testkit.Must(t, err)
+	raw := testkit.Value(net.Dial("tcp", p.Address))(t)
+	testkit.Value(raw.Write(append([]byte{22, 3, 1, 64, 0, 1, 0, 255, 0}, make([]byte, 15_000)...)))(t)
 	excess("a handshake arrives", 5_000, 10_000)
 	raw.Close()
 	excess("it has failed", 0, 0)
@@ -725,8 +719,7 @@ func TestConnectionsCountBytesOverTLS(t *testing.T) {
 	two := &http.Transport{TLSClientConfig: p.Client.Transport.(*http.Transport).TLSClientConfig.Clone(), ForceAttemptHTTP2: true}
 	t.Cleanup(two.CloseIdleConnections)
 	body, sender := io.Pipe()
-	request, err := http.NewRequest(http.MethodPost, "https://"+p.Address+"/token", body)
-	testkit.Must(t, err)
+	request := testkit.Value(http.NewRequest(http.MethodPost, "https://"+p.Address+"/token", body))(t)
 	request.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	request.ContentLength = 10
 	answered := make(chan error, 1)
@@ -738,8 +731,7 @@ func TestConnectionsCountBytesOverTLS(t *testing.T) {
 		answered <- err
 	}()
 	excess("a small request is open", 2*usualRequestBytes, 2*usualRequestBytes)
-	_, err = io.WriteString(sender, "0123456789")
-	testkit.Must(t, err)
+	testkit.Value(io.WriteString(sender, "0123456789"))(t)
 	sender.Close()
 	testkit.Must(t, <-answered)
 	excess("it was answered", 0, 0)
@@ -846,8 +838,7 @@ func TestServeEndsInSpiteOfUnsentBodies(t *testing.T) {
 	head := "POST /token HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-www-form-urlencoded\r\nContent-Length: 100\r\n"
 	for i := range 100 { // more than may be slow
 		c := p.Dial(t)
-		_, err := fmt.Fprint(c, head, []string{"\r\ngrant_type=", "Authorization: Basic eDp5\r\n\r\n", "\r\n"}[i%3])
-		testkit.Must(t, err)
+		testkit.Value(fmt.Fprint(c, head, []string{"\r\ngrant_type=", "Authorization: Basic eDp5\r\n\r\n", "\r\n"}[i%3]))(t)
 	}
 	testkit.Eventually(t, "they are refused", func() bool { return strings.Count(p.Stdout.String(), "\n") >= 36 })
 	if err := p.stop(); err != nil {

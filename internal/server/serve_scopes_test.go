@@ -28,14 +28,12 @@ func TestServeManyScopes(t *testing.T) {
 	}
 	latest := slices.Sorted(slices.Values(scopes[len(scopes)-64:]))
 
-	query, err := http.NewRequest(http.MethodGet, "https://"+p.Address+"/token?"+url.Values{"service": {"registry.example.com"}, "scope": scopes}.Encode(), nil)
-	testkit.Must(t, err)
+	query := testkit.Value(http.NewRequest(http.MethodGet, "https://"+p.Address+"/token?"+url.Values{"service": {"registry.example.com"}, "scope": scopes}.Encode(), nil))(t)
 	query.SetBasicAuth("serviceaccount", raw)
-	form, err := http.NewRequest(http.MethodPost, "https://"+p.Address+"/token", strings.NewReader(url.Values{
+	form := testkit.Value(http.NewRequest(http.MethodPost, "https://"+p.Address+"/token", strings.NewReader(url.Values{
 		"grant_type": {"password"}, "username": {"serviceaccount"}, "password": {raw},
 		"service": {"registry.example.com"}, "scope": {strings.Join(scopes, " ")},
-	}.Encode()))
-	testkit.Must(t, err)
+	}.Encode())))(t)
 	form.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	for _, request := range []*http.Request{query, form} {
 		response, err := p.Client.Do(request)

@@ -194,10 +194,8 @@ func TestServeReloads(t *testing.T) {
 
 	// A key made beside the running server signs.
 	_, before := p.Fetch(t, "https://"+p.Address+"/.well-known/jwks.json")
-	keys, err := setup.NewSigningKeys(&p.service.started.Registries[0], testkit.QuietLogger())
-	testkit.Must(t, err)
-	_, err = keys.Managed.Rotate(signing.RotateOptions{})
-	testkit.Must(t, err)
+	keys := testkit.Value(setup.NewSigningKeys(&p.service.started.Registries[0], testkit.QuietLogger()))(t)
+	testkit.Value(keys.Managed.Rotate(signing.RotateOptions{}))(t)
 	testkit.Eventually(t, "the new key is published", func() bool {
 		_, after := p.Fetch(t, "https://"+p.Address+"/.well-known/jwks.json")
 		return after != before

@@ -125,10 +125,8 @@ func TestServeGoesOnForTheShutdownDelay(t *testing.T) {
 	}
 	connection := p.Dial(t)
 	testkit.Must(t, connection.(*tls.Conn).Handshake())
-	_, err := io.WriteString(connection, "GET /token HTTP/1.1\r\nHost: localhost\r\n\r\n")
-	testkit.Must(t, err)
-	response, err := http.ReadResponse(bufio.NewReader(connection), nil)
-	testkit.Must(t, err)
+	testkit.Value(io.WriteString(connection, "GET /token HTTP/1.1\r\nHost: localhost\r\n\r\n"))(t)
+	response := testkit.Value(http.ReadResponse(bufio.NewReader(connection), nil))(t)
 	response.Body.Close()
 	if !response.Close {
 		t.Error("the answer does not end the connection")

@@ -68,14 +68,13 @@ func identity(cluster, namespace, name, uid string) oidc.Identity {
 // identify annotations.
 func TestAnnotationsByClusterAndUID(t *testing.T) {
 	t.Parallel()
-	m, err := NewManifests(ManifestsConfig{
+	m := testkit.Value(NewManifests(ManifestsConfig{
 		Files: map[string][]string{
 			"one": {testkit.TempFile(t, "list.yaml", list)},
 			"two": {testkit.TempFile(t, "documents.yaml", documentsFile)},
 		},
 		AnnotationKeys: []string{key},
-	})
-	testkit.Must(t, err)
+	}))(t)
 	for _, test := range []struct {
 		name string
 		id   oidc.Identity

@@ -448,11 +448,10 @@ func (h hanging) RoundTrip(r *http.Request) (*http.Response, error) {
 func TestHangingAPI(t *testing.T) {
 	testkit.Bubble(t, func(t *testing.T) {
 		api, log := hanging{make(chan string, 1000)}, &strings.Builder{}
-		p, err := New(Config{
+		p := testkit.Value(New(Config{
 			Clusters: map[string]*rest.Config{"prod": {Host: "https://api.example.com", BearerToken: bearer, Transport: api}},
 			Logger:   slog.New(slog.NewTextHandler(log, nil)),
-		})
-		testkit.Must(t, err)
+		}))(t)
 		ctx, cancel := context.WithCancel(t.Context())
 		var running sync.WaitGroup
 		running.Go(func() { p.Run(ctx) })

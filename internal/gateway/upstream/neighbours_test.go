@@ -56,12 +56,11 @@ func newTestRegistry(t *testing.T, logins Logins) *registry {
 	server := httptest.NewServer(r)
 	t.Cleanup(server.Close)
 	r.url = server.URL
-	c, err := New(Config{Name: "a", URL: server.URL, Logins: logins, Now: func() time.Time {
+	c := testkit.Value(New(Config{Name: "a", URL: server.URL, Logins: logins, Now: func() time.Time {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		return r.now
-	}})
-	testkit.Must(t, err)
+	}}))(t)
 	r.Client = c
 	return r
 }

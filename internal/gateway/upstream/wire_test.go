@@ -185,10 +185,8 @@ func TestWireReuse(t *testing.T) {
 func TestWireBodyNotRead(t *testing.T) {
 	t.Parallel()
 	p := newPeer(t, serveFirst("HTTP/1.1 200 OK\r\nContent-Length: 20000\r\n\r\n"+strings.Repeat("x", 20000)))
-	response, err := p.RoundTrip(p.request(t.Context(), "GET", "/a"))
-	testkit.Must(t, err)
-	_, err = io.ReadFull(response.Body, make([]byte, 10000))
-	testkit.Must(t, err)
+	response := testkit.Value(p.RoundTrip(p.request(t.Context(), "GET", "/a")))(t)
+	testkit.Value(io.ReadFull(response.Body, make([]byte, 10000)))(t)
 	testkit.Must(t, response.Body.Close())
 	if p.idleCount() != 0 {
 		t.Error("the connection is kept")
@@ -245,10 +243,8 @@ func TestWireUnsolicited(t *testing.T) {
 					}
 				}
 			})
-			response, err := p.RoundTrip(p.request(t.Context(), test.method, "/a"))
-			testkit.Must(t, err)
-			_, err = io.Copy(io.Discard, response.Body)
-			testkit.Must(t, err)
+			response := testkit.Value(p.RoundTrip(p.request(t.Context(), test.method, "/a")))(t)
+			testkit.Value(io.Copy(io.Discard, response.Body))(t)
 			close(read)
 			if p.idleCount() != 1 {
 				t.Fatalf("%d idle", p.idleCount())
@@ -349,10 +345,8 @@ func TestWireCanceled(t *testing.T) {
 		t.Parallel()
 		p := newPeer(t, serveFirst("HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nbody"))
 		ctx, cancel := context.WithCancel(t.Context())
-		response, err := p.RoundTrip(p.request(ctx, "GET", "/a"))
-		testkit.Must(t, err)
-		_, err = io.ReadAll(response.Body)
-		testkit.Must(t, err)
+		response := testkit.Value(p.RoundTrip(p.request(ctx, "GET", "/a")))(t)
+		testkit.Value(io.ReadAll(response.Body))(t)
 		cancel()
 		testkit.Must(t, response.Body.Close())
 		if got := p.get(t, "GET", "/b"); got != "200 /b on 1" {
@@ -468,11 +462,9 @@ func TestWireIdle(t *testing.T) {
 	testkit.Eventually(t, "all are closed", func() bool { return ended.Load() == maxIdle+2 })
 
 	p.get(t, "GET", "/c")
-	response, err := p.RoundTrip(p.request(t.Context(), "GET", "/d"))
-	testkit.Must(t, err)
+	response := testkit.Value(p.RoundTrip(p.request(t.Context(), "GET", "/d")))(t)
 	p.CloseIdleConnections()
-	_, err = io.ReadAll(response.Body)
-	testkit.Must(t, err)
+	testkit.Value(io.ReadAll(response.Body))(t)
 	if p.idleCount() != 0 {
 		t.Error("what was in use is kept")
 	}

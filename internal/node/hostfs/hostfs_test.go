@@ -26,8 +26,7 @@ func host(t *testing.T) (tree *Tree, dir, secret string) {
 		testkit.Must(t, os.MkdirAll(filepath.Join(outside, name), 0o755))
 	}
 	testkit.Put(t, secret, "secret")
-	tree, err := Open(dir)
-	testkit.Must(t, err)
+	tree = testkit.Value(Open(dir))(t)
 	t.Cleanup(func() {
 		testkit.Must(t, tree.Close())
 		if data, err := os.ReadFile(secret); string(data) != "secret" || err != nil {

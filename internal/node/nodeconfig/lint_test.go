@@ -49,8 +49,7 @@ func TestKubeletLint(t *testing.T) {
 	for _, name := range names {
 		t.Run(strings.TrimSuffix(filepath.Base(name), ".txtar"), func(t *testing.T) {
 			t.Parallel()
-			archive, err := txtar.ParseFile(name)
-			testkit.Must(t, err)
+			archive := testkit.Value(txtar.ParseFile(name))(t)
 			dir := t.TempDir()
 			o := Options{Registry: "registry.example.com"}
 			var files []string
@@ -73,8 +72,7 @@ func TestKubeletLint(t *testing.T) {
 					continue
 				case strings.HasPrefix(file.Name, "bin/"):
 					o.PluginDir = filepath.Join(dir, "bin")
-					mode, err = strconv.ParseUint(strings.TrimSpace(string(file.Data)), 8, 32)
-					testkit.Must(t, err)
+					mode = testkit.Value(strconv.ParseUint(strings.TrimSpace(string(file.Data)), 8, 32))(t)
 				default:
 					files = append(files, filepath.Join(dir, file.Name))
 				}

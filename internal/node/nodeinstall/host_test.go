@@ -78,8 +78,7 @@ func (h *host) Watch(ctx context.Context) error { return Watch(ctx, h.tree, &h.k
 // newHost creates the host of a fixture.
 func newHost(t *testing.T, name string) *host {
 	t.Helper()
-	archive, err := txtar.ParseFile(filepath.Join("testdata", name+".txtar"))
-	testkit.Must(t, err)
+	archive := testkit.Value(txtar.ParseFile(filepath.Join("testdata", name+".txtar")))(t)
 	h := &host{t: t, dir: filepath.Join(t.TempDir(), "host")}
 	for _, file := range archive.Files {
 		if path, found := strings.CutPrefix(file.Name, "host/"); found {
@@ -99,8 +98,7 @@ func newHost(t *testing.T, name string) *host {
 			testkit.Must(t, os.Chmod(filepath.Join(h.dir, fields[1]), fs.FileMode(mode)))
 		}
 	}
-	h.tree, err = hostfs.Open(h.dir)
-	testkit.Must(t, err)
+	h.tree = testkit.Value(hostfs.Open(h.dir))(t)
 	t.Cleanup(func() { _ = h.tree.Close() })
 	h.Installer = *New(Config{Tree: h.tree, Watcher: h})
 	h.before = h.files()

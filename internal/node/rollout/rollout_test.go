@@ -323,13 +323,11 @@ func TestATaintOfOthersComesMeanwhile(t *testing.T) {
 		n.halt()
 		synctest.Wait() // a request that the agent gave up may have removed the taint
 		f.api.Merge("nodes", "", n.name, kubetest.Object{"spec": kubetest.Object{"taints": []any{kubetest.Object{"key": Taint, "effect": "NoSchedule"}}}})
-		stale, err := n.agent.cluster.get(t.Context(), n.name)
-		testkit.Must(t, err)
+		stale := testkit.Value(n.agent.cluster.get(t.Context(), n.name))(t)
 		f.api.Merge("nodes", "", n.name, kubetest.Object{"spec": kubetest.Object{"taints": []any{
 			kubetest.Object{"key": "example.com/other", "effect": "NoSchedule"}, kubetest.Object{"key": Taint, "effect": "NoSchedule"}, kubetest.Object{"key": "example.com/late", "effect": "NoSchedule"},
 		}}})
-		_, err = n.agent.cluster.write(t.Context(), stale, nil, true)
-		testkit.Must(t, err)
+		testkit.Value(n.agent.cluster.write(t.Context(), stale, nil, true))(t)
 		if spec := fmt.Sprint(f.api.Object("nodes", "", n.name)["spec"]); n.tainted() || !strings.Contains(spec, "example.com/late") {
 			t.Errorf("taints %s", spec)
 		}

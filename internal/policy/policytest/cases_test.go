@@ -105,7 +105,7 @@ func TestCaseWithALongName(t *testing.T) {
 // Every field of a test's subject reaches the policy.
 func TestCaseSubject(t *testing.T) {
 	t.Parallel()
-	cases, err := Parse(issuers, policy.File{Name: "p", Data: []byte(`
+	cases := testkit.Value(Parse(issuers, policy.File{Name: "p", Data: []byte(`
 apiVersion: pullpass.dev/v1alpha1
 kind: AccessPolicyTests
 tests:
@@ -117,8 +117,7 @@ tests:
 - name: least
   identity: {cluster: c, namespace: ns, serviceAccount: s, annotations: {}, namespaceLabels: {}}
   expect: {denied: d}
-`)})
-	testkit.Must(t, err)
+`)}))(t)
 	id := &oidc.Identity{
 		Cluster: "c", Kubernetes: oidc.KubernetesIdentity{Namespace: "ns", ServiceAccount: oidc.ObjectRef{Name: "s.t"}, Node: oidc.ObjectRef{Name: "n1.example.com", UID: "known"}},
 		Subject: "system:serviceaccount:ns:s.t", TokenID: "t1",

@@ -14,8 +14,7 @@ import (
 
 func policyOf(t *testing.T, rules string) *policy.Policy {
 	t.Helper()
-	p, err := policy.Parse(policy.File{Name: "p", Data: []byte("apiVersion: pullpass.dev/v1alpha1\nkind: AccessPolicy\nrules: [" + rules + "]\n")})
-	testkit.Must(t, err)
+	p := testkit.Value(policy.Parse(policy.File{Name: "p", Data: []byte("apiVersion: pullpass.dev/v1alpha1\nkind: AccessPolicy\nrules: [" + rules + "]\n")}))(t)
 	return p
 }
 

@@ -12,8 +12,7 @@ import (
 
 func parse(t testing.TB, rules string) *policy.Policy {
 	t.Helper()
-	p, err := policy.Parse(policy.File{Name: "policy.yaml", Data: []byte("apiVersion: " + policy.APIVersion + "\nkind: " + policy.Kind + "\n" + rules)})
-	testkit.Must(t, err)
+	p := testkit.Value(policy.Parse(policy.File{Name: "policy.yaml", Data: []byte("apiVersion: " + policy.APIVersion + "\nkind: " + policy.Kind + "\n" + rules)}))(t)
 	return p
 }
 

@@ -492,8 +492,7 @@ func TestJSONWithoutRows(t *testing.T) {
 func TestPullSecretsAsksForLittle(t *testing.T) {
 	t.Parallel()
 	l := kubetest.NewListServer(t)
-	_, err := runPullSecrets(t, pullSecretsSite(t, l, "inCluster: true"))
-	testkit.Must(t, err)
+	testkit.Value(runPullSecrets(t, pullSecretsSite(t, l, "inCluster: true")))(t)
 	for _, asked := range l.Asked {
 		switch {
 		case !strings.HasPrefix(asked, "GET "):

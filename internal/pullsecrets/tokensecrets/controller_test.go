@@ -50,11 +50,10 @@ func in(t *testing.T, test func(*testing.T, *rig)) {
 
 func newRig(t *testing.T, api *kubetest.Server, identity string) *rig {
 	t.Helper()
-	c, err := New(Config{
+	c := testkit.Value(New(Config{
 		REST: &rest.Config{Host: "http://api.example.com", Transport: api}, Audience: audience, Registries: []string{"registry.example.com"},
 		LeaseNamespace: "pullpass", Identity: identity,
-	})
-	testkit.Must(t, err)
+	}))(t)
 	return &rig{c, api}
 }
 

@@ -69,9 +69,8 @@ func TestControllerCannotReadSecrets(t *testing.T) {
 // admits evaluates a policy like an API server, except for the types of its variables.
 func admits(t *testing.T, p *admissionv1.ValidatingAdmissionPolicy, vars kubetest.Object) (refusals []string) {
 	t.Helper()
-	env, err := cel.NewEnv(cel.OptionalTypes(), cel.Variable("object", cel.DynType), cel.Variable("oldObject", cel.DynType), cel.Variable("request", cel.DynType),
-		cel.Variable("params", cel.DynType), cel.Variable("namespaceObject", cel.DynType), cel.Variable("variables", cel.DynType))
-	testkit.Must(t, err)
+	env := testkit.Value(cel.NewEnv(cel.OptionalTypes(), cel.Variable("object", cel.DynType), cel.Variable("oldObject", cel.DynType), cel.Variable("request", cel.DynType),
+		cel.Variable("params", cel.DynType), cel.Variable("namespaceObject", cel.DynType), cel.Variable("variables", cel.DynType)))(t)
 	evaluate := func(expression string, vars kubetest.Object) any {
 		compiled, issues := env.Compile(expression)
 		if issues.Err() != nil {

@@ -190,8 +190,7 @@ func TestMemoryForgetsExpiredTokens(t *testing.T) {
 		now := time.Now()
 		r.memory.note("old", noted{keyID: "k1", issued: now.Add(-lifetime), expires: now})
 		r.memory.note("new", noted{keyID: "k1", issued: now, expires: now.Add(lifetime)})
-		_, err := r.memory.store(t.Context(), r.secrets.content())
-		testkit.Must(t, err)
+		testkit.Value(r.memory.store(t.Context(), r.secrets.content()))(t)
 		if text := fmt.Sprint(r.api.Object("configmaps", "pullpass", memoryName)["data"]); strings.Contains(text, `"old"`) || !strings.Contains(text, `"new"`) || len(r.memory.tokens) != 1 {
 			t.Errorf("stored is %s", text)
 		}

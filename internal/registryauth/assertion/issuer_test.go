@@ -37,8 +37,7 @@ func served(t *testing.T, cfg Config) (*Issuer, *http.Client) {
 	server := httptest.NewTLSServer(mux)
 	t.Cleanup(server.Close)
 	cfg.Issuer = server.URL
-	issuer, err := New(cfg)
-	testkit.Must(t, err)
+	issuer = testkit.Value(New(cfg))(t)
 	testkit.Must(t, issuer.Maintain())
 	return issuer, server.Client()
 }

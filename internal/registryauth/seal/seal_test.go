@@ -129,8 +129,7 @@ func TestReplicasWhileADirectoryChanges(t *testing.T) {
 	now = now.Add(time.Hour)
 	began := now
 	checkReplicas(t, 0, now, replicas)
-	_, err := one.Rotate(signing.RotateOptions{})
-	testkit.Must(t, err)
+	testkit.Value(one.Rotate(signing.RotateOptions{}))(t)
 	for after := time.Duration(0); after < 10*time.Minute; after += 10 * time.Second {
 		switch now = began.Add(after); after {
 		case time.Minute:
@@ -141,12 +140,9 @@ func TestReplicasWhileADirectoryChanges(t *testing.T) {
 		}
 		checkReplicas(t, after, now, replicas)
 	}
-	key, err := one.Signing()
-	testkit.Must(t, err)
-	sealed, err := replicas["one"].Seal(one, "/path", "bound", now.Add(24*time.Hour))
-	testkit.Must(t, err)
-	_, err = one.Revoke(key.ID)
-	testkit.Must(t, err)
+	key := testkit.Value(one.Signing())(t)
+	sealed := testkit.Value(replicas["one"].Seal(one, "/path", "bound", now.Add(24*time.Hour)))(t)
+	testkit.Value(one.Revoke(key.ID))(t)
 	if _, err := replicas["one"].Open(one, sealed, "bound", now); err == nil {
 		t.Error("what a revoked key has sealed is opened")
 	}
@@ -154,8 +150,7 @@ func TestReplicasWhileADirectoryChanges(t *testing.T) {
 
 func TestWithoutKeys(t *testing.T) {
 	t.Parallel()
-	keys, err := signing.NewManagedKeys(signing.ManagedKeysConfig{Dir: filepath.Join(t.TempDir(), "keys"), Service: "s", Lifetime: time.Minute})
-	testkit.Must(t, err)
+	keys := testkit.Value(signing.NewManagedKeys(signing.ManagedKeysConfig{Dir: filepath.Join(t.TempDir(), "keys"), Service: "s", Lifetime: time.Minute}))(t)
 	if _, err := NewBox("a purpose").Seal(keys, "/path", "bound", time.Now()); !errors.Is(err, signing.ErrNoSigningKey) {
 		t.Error(err)
 	}

@@ -41,24 +41,22 @@ kind: List
 items:
 - {apiVersion: v1, kind: ServiceAccount, metadata: {name: web, namespace: team-a, uid: u1}}
 `)
-	cfg, err := config.Parse([]byte(`
+	cfg := testkit.Value(config.Parse([]byte(`
 apiVersion: pullpass.dev/v1alpha1
 kind: ProxyConfiguration
 clusters:
 - {name: prod-eu, issuer: "https://oidc.example.com", audiences: [registry.example.com], kubernetes: {manifestFiles: [accounts.yaml]}}
 registries: [{service: registry.example.com, issuer: pullpass.example.com}]
 policyFiles: [policy.yaml]
-`), filepath.Join(dir, "pullpass.yaml"), dir)
-	testkit.Must(t, err)
+`), filepath.Join(dir, "pullpass.yaml"), dir))(t)
 	known := testkit.Value(explain.Open(cfg, t.Output()))(t)
 	log := NewLog(LogConfig{})
-	h, err := New(Config{
+	h := testkit.Value(New(Config{
 		Log: log, Known: func() explain.Known { return known }, Hosts: hosts, Logger: log.config.Logger,
 		Health: func() []Group {
 			return []Group{{"issuers", []Check{{"prod-eu", "cannot <b>fetch</b>", false}, {"prod-us", "", true}}}}
 		},
-	})
-	testkit.Must(t, err)
+	}))(t)
 	return h, func(events ...*exchange.Event) {
 		log.mu.Lock()
 		defer log.mu.Unlock()

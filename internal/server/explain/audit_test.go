@@ -106,8 +106,7 @@ func TestExplainFromAuditAsksTheAPIServer(t *testing.T) {
 			t.Parallel()
 			dir := proxytest.Connected(t, api, test.cluster)
 			testkit.Write(t, dir, "audit.log", auditOf(t, test.change))
-			out, err := explainBoth(t, "--config", filepath.Join(dir, "pullpass.yaml"), "--from-audit", "ID", "--audit-file", filepath.Join(dir, "audit.log"))
-			testkit.Must(t, err)
+			out := testkit.Value(explainBoth(t, "--config", filepath.Join(dir, "pullpass.yaml"), "--from-audit", "ID", "--audit-file", filepath.Join(dir, "audit.log")))(t)
 			for _, want := range test.want {
 				if !strings.Contains(out, want) {
 					t.Errorf("no %q in\n%s", want, out)

@@ -15,24 +15,22 @@ import (
 // rules or other actions do not count.
 func TestWhatIsUsed(t *testing.T) {
 	t.Parallel()
-	p, err := policy.Parse(policy.File{Name: "p", Data: []byte(`
+	p := testkit.Value(policy.Parse(policy.File{Name: "p", Data: []byte(`
 apiVersion: pullpass.dev/v1alpha1
 kind: AccessPolicy
 rules:
 - {name: asks, annotation: a/b, subjects: [{namespaces: ["*"]}], allow: [{repositories: ["**"], actions: [pull, push]}]}
 - {name: other, subjects: [{namespaces: ["*"]}], allow: [{repositories: ["x/**"], actions: [pull]}]}
-`)})
-	testkit.Must(t, err)
+`)}))(t)
 	account := reach.Account{Namespace: "team-a", Name: "web", Annotations: map[string]string{"a/b": "x/one:push x/two x/three"}}
 	line := func(day, rule, granted string) string {
 		return `{"time":"2026-03-` + day + `T09:00:00Z","id":"i","result":"granted","status":200,"cluster":"c","namespace":"team-a","serviceAccount":{"name":"web"},"granted":["` + granted + `"],"rule":"` + rule + `","latency":0.1}` + "\n"
 	}
 	// The lines are in no order.
 	log := line("20", "asks", "repository:x/three:pull") + line("02", "asks", "repository:x/three:pull") + line("20", "asks", "repository:x/one:pull") + line("20", "other", "repository:x/two:pull") + line("03", "asks", "repository:x/two:pull")
-	report, err := Find(t.Context(), Request{
+	report := testkit.Value(Find(t.Context(), Request{
 		Policy: p, Accounts: []reach.Accounts{{Cluster: "c", All: []reach.Account{account}}}, Files: []string{"-"}, Since: time.Date(2026, 3, 10, 0, 0, 0, 0, time.UTC),
-	}, strings.NewReader(log), io.Discard)
-	testkit.Must(t, err)
+	}, strings.NewReader(log), io.Discard))(t)
 	var got []string
 	for _, a := range report.Annotations {
 		got = append(got, a.Item+lastUsed(a.LastUsed))
@@ -49,14 +47,13 @@ rules:
 // objects. A rule of an object is used only by its own cluster.
 func TestWhatOfObjectsIsUsed(t *testing.T) {
 	t.Parallel()
-	p, err := policy.Parse(policy.File{Name: "p", Data: []byte(`
+	p := testkit.Value(policy.Parse(policy.File{Name: "p", Data: []byte(`
 apiVersion: pullpass.dev/v1alpha1
 kind: AccessPolicy
 rules:
 - {name: asked-for, requests: true, subjects: [{namespaces: ["*"]}], allow: [{repositories: ["**"], actions: [pull]}]}
 - {name: other, subjects: [{namespaces: ["*"]}], allow: [{repositories: ["x/**"], actions: [pull]}]}
-`)})
-	testkit.Must(t, err)
+`)}))(t)
 	list := func(all ...any) []any { return all }
 	object := policy.ParseObject("o", map[string]any{
 		"rules": list(map[string]any{"name": "r", "subjects": list(map[string]any{"namespaces": list("a")}), "allow": list(map[string]any{"repositories": list("**"), "actions": list("pull")})}),
@@ -73,10 +70,9 @@ rules:
 	}
 	log := line("20", "c", "web", "asked-for", "x/one") + line("20", "c", "web", "other", "x/two") + line("02", "c", "ci", "asked-for", "x/three") + line("20", "d", "web", "asked-for", "x/four") +
 		line("20", "c", "web", "o/r", "y") + line("20", "d", "web", "o/d", "y")
-	report, err := Find(t.Context(), Request{
+	report := testkit.Value(Find(t.Context(), Request{
 		Policy: p, Accounts: []reach.Accounts{{Cluster: "c", Objects: said}, {Cluster: "d", Objects: reach.Objects{Policies: said.Policies}}}, Files: []string{"-"}, Since: time.Date(2026, 3, 10, 0, 0, 0, 0, time.UTC),
-	}, strings.NewReader(log), io.Discard)
-	testkit.Must(t, err)
+	}, strings.NewReader(log), io.Discard))(t)
 	var text strings.Builder
 	testkit.Must(t, WriteText(&text, report))
 	_, got, _ := strings.Cut(text.String(), "\n")

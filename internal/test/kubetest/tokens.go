@@ -25,8 +25,7 @@ var issuerKey = sync.OnceValue(func() *rsa.PrivateKey {
 
 func IssuerJWKS(t testing.TB) string {
 	t.Helper()
-	jwks, err := json.Marshal(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: issuerKey().Public(), KeyID: "k1", Algorithm: "RS256", Use: "sig"}}})
-	testkit.Must(t, err)
+	jwks := testkit.Value(json.Marshal(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: issuerKey().Public(), KeyID: "k1", Algorithm: "RS256", Use: "sig"}}}))(t)
 	return string(jwks)
 }
 

@@ -95,8 +95,7 @@ func TestChanged(t *testing.T) {
 	changed := func() (files lines, output string) {
 		t.Helper()
 		var out strings.Builder
-		files, err := changedLines(t.Context(), dir, &out)
-		testkit.Must(t, err)
+		files = testkit.Value(changedLines(t.Context(), dir, &out))(t)
 		return files, out.String()
 	}
 

@@ -126,8 +126,7 @@ func TestACallerAssumesTheRole(t *testing.T) {
 // CA.
 func TestTheGatewayHasARoleOfItsOwn(t *testing.T) {
 	issuer := loginstest.NewIssuer(t)
-	token, err := issuer.Sign("prod-eu/pullpass/gateway", "irsa")
-	testkit.Must(t, err)
+	token := testkit.Value(issuer.Sign("prod-eu/pullpass/gateway", "irsa"))(t)
 	c := &cloud{t: t, subject: func(raw string) string { return issuer.Subject(t, "irsa", raw) }}
 	server := httptest.NewTLSServer(c)
 	t.Cleanup(server.Close)
@@ -142,15 +141,13 @@ func TestTheGatewayHasARoleOfItsOwn(t *testing.T) {
 		t.Setenv(name, value)
 	}
 	service := logins.Service{Upstream: "ecr"}
-	logins, err := (&Credential{Region: region}).Open(service)
-	testkit.Must(t, err)
+	logins := testkit.Value((&Credential{Region: region}).Open(service))(t)
 	for _, caller := range []string{loginstest.Caller, "prod-eu/payments/worker", ""} {
 		login := loginstest.Expect(t, logins, caller, "AWS", "password-1-session-gateway")
 		loginstest.Until(t, login, 12*time.Hour)
 	}
 	c.endless = true
-	logins, err = (&Credential{Region: region}).Open(service)
-	testkit.Must(t, err)
+	logins = testkit.Value((&Credential{Region: region}).Open(service))(t)
 	if _, err := logins.Login(t.Context(), ""); err == nil || !strings.Contains(err.Error(), "the answer has more than 262144 bytes") {
 		t.Errorf("error %v of an answer without end", err)
 	}
@@ -162,14 +159,13 @@ func TestACallerIsNeverTheGateway(t *testing.T) {
 	t.Setenv("AWS_SECRET_ACCESS_KEY", "secret")
 	issuer := loginstest.NewIssuer(t)
 	asked := 0
-	logins, err := (&Credential{Identity: logins.Caller, Region: region, RoleARN: roleARN}).open(logins.Service{Upstream: "ecr", Assertions: issuer}, loginstest.StandIn(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	logins := testkit.Value((&Credential{Identity: logins.Caller, Region: region, RoleARN: roleARN}).open(logins.Service{Upstream: "ecr", Assertions: issuer}, loginstest.StandIn(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		asked++
 		if r.Header.Get("Authorization") != "" {
 			t.Errorf("asked as %s", r.Header.Get("Authorization"))
 		}
 		w.WriteHeader(http.StatusForbidden)
-	})))
-	testkit.Must(t, err)
+	}))))(t)
 	if _, err := logins.Login(t.Context(), loginstest.Caller); err == nil || asked != 1 {
 		t.Errorf("error %v after %d requests", err, asked)
 	}
@@ -201,14 +197,13 @@ func TestFaultsOfECR(t *testing.T) {
 		"operation error ECR: GetAuthorizat": `<html>`,
 	} {
 		c := &cloud{t: t, subject: func(raw string) string { return issuer.Subject(t, Audience, raw) }}
-		logins, err := (&Credential{Identity: logins.Caller, Region: region, RoleARN: roleARN}).open(logins.Service{Upstream: "ecr", Assertions: issuer}, loginstest.StandIn(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		logins := testkit.Value((&Credential{Identity: logins.Caller, Region: region, RoleARN: roleARN}).open(logins.Service{Upstream: "ecr", Assertions: issuer}, loginstest.StandIn(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if r.Header.Get("X-Amz-Target") == "" {
 				c.ServeHTTP(w, r)
 				return
 			}
 			_, _ = io.WriteString(w, answer)
-		})))
-		testkit.Must(t, err)
+		}))))(t)
 		if _, err := logins.Login(t.Context(), loginstest.Caller); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: error %v, want %q", answer, err, want)
 		}
@@ -247,14 +242,13 @@ func TestALoginEndsWithTheSession(t *testing.T) {
 	t.Parallel()
 	issuer := loginstest.NewIssuer(t)
 	c := &cloud{t: t, subject: func(raw string) string { return issuer.Subject(t, Audience, raw) }}
-	logins, err := (&Credential{Identity: logins.Caller, Region: region, RoleARN: roleARN}).open(logins.Service{Upstream: "ecr", Assertions: issuer}, loginstest.StandIn(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	logins := testkit.Value((&Credential{Identity: logins.Caller, Region: region, RoleARN: roleARN}).open(logins.Service{Upstream: "ecr", Assertions: issuer}, loginstest.StandIn(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("X-Amz-Target") == "" {
 			c.ServeHTTP(w, r)
 			return
 		}
 		_, _ = io.WriteString(w, `{"authorizationData": [{"authorizationToken": "QVdTOnNlY3JldA=="}]}`)
-	})))
-	testkit.Must(t, err)
+	}))))(t)
 	loginstest.Until(t, loginstest.Expect(t, logins, loginstest.Caller, "AWS", "secret"), time.Hour)
 }
 
@@ -265,9 +259,8 @@ func TestAnswersOfSTSWithoutCredentials(t *testing.T) {
 	for _, missing := range fields {
 		answer := `<AssumeRoleWithWebIdentityResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/"><AssumeRoleWithWebIdentityResult><Credentials>` +
 			strings.Replace(strings.Join(fields, ""), missing, "", 1) + `</Credentials></AssumeRoleWithWebIdentityResult></AssumeRoleWithWebIdentityResponse>`
-		logins, err := (&Credential{Identity: logins.Caller, Region: region, RoleARN: roleARN}).open(logins.Service{Upstream: "ecr", Assertions: issuer},
-			loginstest.StandIn(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, answer) })))
-		testkit.Must(t, err)
+		logins := testkit.Value((&Credential{Identity: logins.Caller, Region: region, RoleARN: roleARN}).open(logins.Service{Upstream: "ecr", Assertions: issuer},
+			loginstest.StandIn(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, answer) }))))(t)
 		if _, err := logins.Login(t.Context(), loginstest.Caller); err == nil || !strings.Contains(err.Error(), "the answer of STS has no credentials") {
 			t.Errorf("without %s: error %v", missing, err)
 		}

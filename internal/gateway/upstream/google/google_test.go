@@ -79,8 +79,7 @@ func TestACallerIsAPrincipalOfItsOwn(t *testing.T) {
 	t.Parallel()
 	issuer := loginstest.NewIssuer(t)
 	c := &cloud{t: t, issuer: issuer}
-	logins, err := (&Credential{Identity: logins.Caller, Audience: provider}).open(logins.Service{Upstream: "gar", Assertions: issuer}, loginstest.StandIn(t, c))
-	testkit.Must(t, err)
+	logins := testkit.Value((&Credential{Identity: logins.Caller, Audience: provider}).open(logins.Service{Upstream: "gar", Assertions: issuer}, loginstest.StandIn(t, c)))(t)
 	var all sync.WaitGroup
 	for range 50 {
 		all.Go(func() {

@@ -73,8 +73,7 @@ func TestFaults(t *testing.T) {
 	t.Parallel()
 	issuer := loginstest.NewIssuer(t)
 	loginstest.Faults(t, func(t *testing.T, standIn http.Handler) upstream.Logins {
-		logins, err := (&Credential{Robot: robot}).Open(logins.Service{Upstream: "quay.io", URL: loginstest.StandIn(t, standIn), Assertions: issuer})
-		testkit.Must(t, err)
+		logins := testkit.Value((&Credential{Robot: robot}).Open(logins.Service{Upstream: "quay.io", URL: loginstest.StandIn(t, standIn), Assertions: issuer}))(t)
 		return logins
 	})
 }
