@@ -39,25 +39,18 @@ const kubernetesVersion = "-X k8s.io/component-base/version.gitVersion=v1.36.3 -
 const oldKubeletVersion = "-X k8s.io/component-base/version.gitVersion=v1.33.13 -X k8s.io/component-base/version.gitMajor=1" +
 	" -X k8s.io/component-base/version.gitMinor=33 -X k8s.io/component-base/version.gitTreeState=clean"
 
-func KubeAPIServer(t testing.TB) string {
+func kubernetes(t testing.TB, name string) string {
 	t.Helper()
-	return tool{module: "kubernetes", pkg: "k8s.io/kubernetes/cmd/kube-apiserver", ldflags: kubernetesVersion}.build(t)
+	return tool{module: "kubernetes", pkg: "k8s.io/kubernetes/cmd/" + name, ldflags: kubernetesVersion}.build(t)
 }
 
+func KubeAPIServer(t testing.TB) string { t.Helper(); return kubernetes(t, "kube-apiserver") }
 func KubeControllerManager(t testing.TB) string {
 	t.Helper()
-	return tool{module: "kubernetes", pkg: "k8s.io/kubernetes/cmd/kube-controller-manager", ldflags: kubernetesVersion}.build(t)
+	return kubernetes(t, "kube-controller-manager")
 }
-
-func KubeScheduler(t testing.TB) string {
-	t.Helper()
-	return tool{module: "kubernetes", pkg: "k8s.io/kubernetes/cmd/kube-scheduler", ldflags: kubernetesVersion}.build(t)
-}
-
-func Kubelet(t testing.TB) string {
-	t.Helper()
-	return tool{module: "kubernetes", pkg: "k8s.io/kubernetes/cmd/kubelet", ldflags: kubernetesVersion}.build(t)
-}
+func KubeScheduler(t testing.TB) string { t.Helper(); return kubernetes(t, "kube-scheduler") }
+func Kubelet(t testing.TB) string       { t.Helper(); return kubernetes(t, "kubelet") }
 
 // OldKubelet is the oldest that has tokenAttributes, version 1.33. They need a feature gate there.
 func OldKubelet(t testing.TB) string {
@@ -65,10 +58,7 @@ func OldKubelet(t testing.TB) string {
 	return tool{module: "oldkubelet", pkg: "k8s.io/kubernetes/cmd/kubelet", ldflags: oldKubeletVersion}.build(t)
 }
 
-func Kubectl(t testing.TB) string {
-	t.Helper()
-	return tool{module: "kubernetes", pkg: "k8s.io/kubernetes/cmd/kubectl", ldflags: kubernetesVersion}.build(t)
-}
+func Kubectl(t testing.TB) string { t.Helper(); return kubernetes(t, "kubectl") }
 
 // Containerd is version 2; its shim and ctr are in the same directory.
 func Containerd(t testing.TB) string {
@@ -135,10 +125,7 @@ func CredentialProvider(t testing.TB) string {
 }
 
 // Pause is all that is in the images of the tests: it waits for SIGTERM, as the program of a pod's sandbox does.
-func Pause(t testing.TB) string {
-	t.Helper()
-	return project(t, e2eDir(t), "pause", "./node/pause")
-}
+func Pause(t testing.TB) string { t.Helper(); return project(t, e2eDir(t), "pause", "./node/pause") }
 
 // SimulatedSystemd stands in for systemctl and systemd-run on a simulated host.
 func SimulatedSystemd(t testing.TB) string {
