@@ -70,9 +70,8 @@ func TestPullSecrets(t *testing.T) {
 	}
 	patch := func() int {
 		t.Helper()
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodPatch, s.Issuer+"/api/v1/namespaces/moving/serviceaccounts/web",
-			bytes.NewReader([]byte(strings.Trim(after, "'"))))
-		testenv.Must(t, err)
+		req := testenv.Value(http.NewRequestWithContext(t.Context(), http.MethodPatch, s.Issuer+"/api/v1/namespaces/moving/serviceaccounts/web",
+			bytes.NewReader([]byte(strings.Trim(after, "'")))))(t)
 		req.Header.Set("Content-Type", "application/json-patch+json")
 		resp := testenv.Value(s.CA.Transport(t, s.Admin.TLS(t)).RoundTrip(req))(t)
 		_ = resp.Body.Close()

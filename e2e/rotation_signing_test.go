@@ -179,8 +179,7 @@ func (r *rollout) make(t *testing.T, args ...string) (id string, from time.Time)
 	if match == nil {
 		t.Fatalf("keys %q printed %q", args, output)
 	}
-	from, err := time.Parse(time.RFC3339, match[2])
-	testenv.Must(t, err)
+	from = testenv.Value(time.Parse(time.RFC3339, match[2]))(t)
 	return match[1], from.Add(time.Second) // it was printed in whole seconds
 }
 

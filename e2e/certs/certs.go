@@ -63,10 +63,8 @@ func newCA(t testing.TB, name string, parent *CA) *CA {
 	if parent != nil {
 		issuer, signer = parent.cert, parent.key
 	}
-	der, err := x509.CreateCertificate(rand.Reader, template, issuer, ca.key.Public(), signer)
-	testenv.Must(t, err)
-	ca.cert, err = x509.ParseCertificate(der)
-	testenv.Must(t, err)
+	der := testenv.Value(x509.CreateCertificate(rand.Reader, template, issuer, ca.key.Public(), signer))(t)
+	ca.cert = testenv.Value(x509.ParseCertificate(der))(t)
 	ca.File = filepath.Join(ca.dir, "ca.crt")
 	writePEM(t, ca.File, "CERTIFICATE", der)
 	return ca

@@ -62,8 +62,7 @@ func issue(t testing.TB, spec cluster.Object, by secret) secret {
 		lifetime, err = time.ParseDuration(text)
 		testenv.Must(t, err)
 	}
-	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 120))
-	testenv.Must(t, err)
+	serial := testenv.Value(rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 120)))(t)
 	template := &x509.Certificate{
 		SerialNumber: serial, Subject: pkix.Name{CommonName: spec.Text("commonName")}, DNSNames: texts(spec["dnsNames"]),
 		NotBefore: time.Now().Add(-time.Minute), NotAfter: time.Now().Add(lifetime), BasicConstraintsValid: true,
@@ -87,16 +86,13 @@ func issue(t testing.TB, spec cluster.Object, by secret) secret {
 	parent, parentKey := template, key
 	if by != nil {
 		block, _ := pem.Decode(by["tls.crt"])
-		parent, err = x509.ParseCertificate(block.Bytes)
-		testenv.Must(t, err)
+		parent = testenv.Value(x509.ParseCertificate(block.Bytes))(t)
 		block, _ = pem.Decode(by["tls.key"])
 		read := testenv.Value(x509.ParsePKCS8PrivateKey(block.Bytes))(t)
 		parentKey = read.(crypto.Signer)
 	}
-	der, err := x509.CreateCertificate(rand.Reader, template, parent, key.Public(), parentKey)
-	testenv.Must(t, err)
-	pkcs8, err := x509.MarshalPKCS8PrivateKey(key)
-	testenv.Must(t, err)
+	der := testenv.Value(x509.CreateCertificate(rand.Reader, template, parent, key.Public(), parentKey))(t)
+	pkcs8 := testenv.Value(x509.MarshalPKCS8PrivateKey(key))(t)
 	made := secret{
 		"tls.crt": pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
 		"tls.key": pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8}),

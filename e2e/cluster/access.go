@@ -181,13 +181,12 @@ func (c *Cluster) TokenKubeconfig(t testing.TB, file, token string) {
 // kubeconfig is a file for one user. JSON is YAML too.
 func (c *Cluster) kubeconfig(t testing.TB, server, namespace string, user Object) string {
 	t.Helper()
-	content, err := json.Marshal(Object{
+	content := testenv.Value(json.Marshal(Object{
 		"apiVersion": "v1", "kind": "Config",
 		"clusters":        []Object{{"name": "e2e", "cluster": Object{"server": server, "certificate-authority": c.CA.File}}},
 		"users":           []Object{{"name": "e2e", "user": user}},
 		"contexts":        []Object{{"name": "e2e", "context": Object{"cluster": "e2e", "user": "e2e", "namespace": namespace}}},
 		"current-context": "e2e",
-	})
-	testenv.Must(t, err)
+	}))(t)
 	return string(content)
 }

@@ -76,10 +76,8 @@ func TestBuildsPush(t *testing.T) {
 func startCI(t *testing.T) *ci {
 	t.Helper()
 	ca := certs.NewCA(t, "registry-ca")
-	hosts, err := os.OpenFile("/etc/hosts", os.O_APPEND|os.O_WRONLY, 0)
-	testenv.Must(t, err)
-	_, err = fmt.Fprintf(hosts, "\n127.0.0.1 %s\n", ciRegistry)
-	testenv.Must(t, err)
+	hosts := testenv.Value(os.OpenFile("/etc/hosts", os.O_APPEND|os.O_WRONLY, 0))(t)
+	testenv.Value(fmt.Fprintf(hosts, "\n127.0.0.1 %s\n", ciRegistry))(t)
 	testenv.Must(t, hosts.Close())
 
 	s := &ci{
@@ -159,8 +157,7 @@ func (s *ci) password(t *testing.T) string {
 // login keeps a password for all clients, as "docker login" does.
 func (s *ci) login(t *testing.T, password string) {
 	t.Helper()
-	auths, err := json.Marshal(map[string]any{"auths": map[string]any{ciRegistry: map[string][]byte{"auth": []byte("serviceaccount:" + password)}}})
-	testenv.Must(t, err)
+	auths := testenv.Value(json.Marshal(map[string]any{"auths": map[string]any{ciRegistry: map[string][]byte{"auth": []byte("serviceaccount:" + password)}}}))(t)
 	s.home(t, string(auths))
 }
 

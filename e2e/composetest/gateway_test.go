@@ -58,10 +58,8 @@ func TestGatewayDocker(t *testing.T) {
 	})
 	// Not localhost, where docker looks at no certificate.
 	host := gatewayName + proxy.GatewayURL[strings.LastIndex(proxy.GatewayURL, ":"):]
-	hosts, err := os.OpenFile("/etc/hosts", os.O_APPEND|os.O_WRONLY, 0)
-	testenv.Must(t, err)
-	_, err = fmt.Fprintf(hosts, "\n127.0.0.1 %s\n", gatewayName)
-	testenv.Must(t, err)
+	hosts := testenv.Value(os.OpenFile("/etc/hosts", os.O_APPEND|os.O_WRONLY, 0))(t)
+	testenv.Value(fmt.Fprintf(hosts, "\n127.0.0.1 %s\n", gatewayName))(t)
 	testenv.Must(t, hosts.Close())
 	trusted := filepath.Join("/etc/docker/certs.d", host)
 	testenv.Must(t, os.MkdirAll(trusted, 0o755))
@@ -121,8 +119,7 @@ func importLayer(t *testing.T, name, file string) {
 	var layer bytes.Buffer
 	w := tar.NewWriter(&layer)
 	testenv.Must(t, w.WriteHeader(&tar.Header{Name: file, Mode: 0o644, Size: int64(len(name))}))
-	_, err := w.Write([]byte(name))
-	testenv.Must(t, err)
+	testenv.Value(w.Write([]byte(name)))(t)
 	testenv.Must(t, w.Close())
 	pipe(t, &layer, "docker", "import", "-", name)
 }

@@ -54,8 +54,7 @@ func (m *manual) do(t *testing.T, text string, status int, want ...string) strin
 		t.Fatalf("docs/start/docker.md: the next block has no %q: %q", text, m.blocks)
 	}
 	const end = "-- end of the block, status "
-	_, err := fmt.Fprintf(m.input, "{\n%s\n} </dev/null 2>&1\nprintf '\\n%s%%d\\n' $?\n", m.blocks[0], end)
-	testenv.Must(t, err)
+	testenv.Value(fmt.Fprintf(m.input, "{\n%s\n} </dev/null 2>&1\nprintf '\\n%s%%d\\n' $?\n", m.blocks[0], end))(t)
 	m.blocks = m.blocks[1:]
 	var printed strings.Builder
 	for {
@@ -77,10 +76,8 @@ func (m *manual) do(t *testing.T, text string, status int, want ...string) strin
 // variable is what a variable of the shell holds.
 func (m *manual) variable(t *testing.T, name string) string {
 	t.Helper()
-	_, err := fmt.Fprintf(m.input, "printf '%%s\\n' \"$%s\"\n", name)
-	testenv.Must(t, err)
-	line, err := m.output.ReadString('\n')
-	testenv.Must(t, err)
+	testenv.Value(fmt.Fprintf(m.input, "printf '%%s\\n' \"$%s\"\n", name))(t)
+	line := testenv.Value(m.output.ReadString('\n'))(t)
 	return strings.TrimSpace(line)
 }
 

@@ -48,14 +48,12 @@ type rootFS struct {
 
 func importImage(t *testing.T, name string, build func(*rootFS), changes ...string) {
 	t.Helper()
-	archive, err := os.CreateTemp(t.TempDir(), "")
-	testenv.Must(t, err)
+	archive := testenv.Value(os.CreateTemp(t.TempDir(), ""))(t)
 	defer archive.Close()
 	r := &rootFS{t, tar.NewWriter(archive)}
 	build(r)
 	testenv.Must(t, r.Close())
-	_, err = archive.Seek(0, io.SeekStart)
-	testenv.Must(t, err)
+	testenv.Value(archive.Seek(0, io.SeekStart))(t)
 	args := []string{"import"}
 	for _, change := range changes {
 		args = append(args, "--change", change)

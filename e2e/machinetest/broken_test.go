@@ -72,13 +72,12 @@ func (h *host) tries(t *testing.T, process string) (ended chan struct{}) {
 // killInstaller ends what would be in the pod, at once.
 func (h *host) killInstaller(t *testing.T) {
 	t.Helper()
-	_, err := h.Run(t.Context(), "sh", "-euc", `for p in /proc/[0-9]*; do
+	testenv.Value(h.Run(t.Context(), "sh", "-euc", `for p in /proc/[0-9]*; do
 	case $(tr '\0' ' ' <"$p/cmdline") in
 	*"node-install"" apply "* | *"systemd""-run "*) # not this shell:
 		 kill -KILL "${p#/proc/}" ;;
 	esac
-done`)
-	testenv.Must(t, err)
+done`))(t)
 }
 
 // isWatched says whether the watcher runs: a unit of type oneshot is never active.
@@ -91,7 +90,6 @@ func (h *host) isWatched(t *testing.T) bool {
 // leave uninstalls.
 func (h *host) leave(t *testing.T, bare map[string]string) {
 	t.Helper()
-	_, err := h.install(t.Context(), "uninstall")
-	testenv.Must(t, err)
+	testenv.Value(h.install(t.Context(), "uninstall"))(t)
 	same(t, "after uninstall", h.tree(t), bare)
 }

@@ -167,8 +167,7 @@ func (h *host) importSandbox(t *testing.T) {
 		{"images", "import", archive},
 		{"images", "label", node.SandboxImage, "io.cri-containerd.image=managed", "io.cri-containerd.pinned=pinned"},
 	} {
-		_, err := h.ctr(t.Context(), t, args...)
-		testenv.Must(t, err)
+		testenv.Value(h.ctr(t.Context(), t, args...))(t)
 	}
 }
 
@@ -247,8 +246,7 @@ func (h *host) desired(t *testing.T, audience string) []string {
 // apply expects changes, and says whether the kubelet was restarted.
 func (h *host) apply(t *testing.T, audience string) (output string) {
 	t.Helper()
-	output, err := h.install(t.Context(), append([]string{"apply"}, h.desired(t, audience)...)...)
-	testenv.Must(t, err)
+	output = testenv.Value(h.install(t.Context(), append([]string{"apply"}, h.desired(t, audience)...)...))(t)
 	return output
 }
 

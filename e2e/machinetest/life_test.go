@@ -48,8 +48,7 @@ func life(t *testing.T, h *host) {
 		h.saw("the platform's own registry, before", "a pod runs")
 	}
 	bare := h.tree(t)
-	output, err := h.install(t.Context(), append([]string{"plan"}, h.desired(t, before)...)...)
-	testenv.Must(t, err)
+	output := testenv.Value(h.install(t.Context(), append([]string{"plan"}, h.desired(t, before)...)...))(t)
 	same(t, "after plan", h.tree(t), bare)
 	first := h.process(t)
 	if applied := h.apply(t, before); applied != output || !strings.HasPrefix(applied, h.platform.name+": ") || !strings.Contains(applied, ", with a restart of "+h.unit+"\n") {
@@ -87,8 +86,7 @@ func life(t *testing.T, h *host) {
 	h.drifts(t)
 	h.restarts(t)
 
-	_, err = h.install(t.Context(), "uninstall")
-	testenv.Must(t, err)
+	testenv.Value(h.install(t.Context(), "uninstall"))(t)
 	touched := []string{h.drift, h.cloudConfig}
 	for name, text := range installed {
 		if bare[name] != text {

@@ -79,10 +79,8 @@ func runsAtBoot(t *testing.T, userData string) {
 	parts := multipart.NewReader(message.Body, parameters["boundary"])
 	var script, config []byte
 	for _, content := range []*[]byte{&script, &config} {
-		part, err := parts.NextPart()
-		testenv.Must(t, err)
-		*content, err = io.ReadAll(part)
-		testenv.Must(t, err)
+		part := testenv.Value(parts.NextPart())(t)
+		*content = testenv.Value(io.ReadAll(part))(t)
 	}
 	// A text that does not end where it is to is a warning.
 	if output, err := exec.CommandContext(t.Context(), "bash", "-n", "-c", string(script)).CombinedOutput(); err != nil || len(output) > 0 {

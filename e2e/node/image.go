@@ -34,19 +34,15 @@ func Image(t testing.TB, label string) v1.Image {
 		content []byte
 	}{{"label", 0o644, []byte(label)}, {"pause", 0o755, []byte(program)}} {
 		testenv.Must(t, archive.WriteHeader(&tar.Header{Name: file.name, Mode: file.mode, Size: int64(len(file.content))}))
-		_, err := archive.Write(file.content)
-		testenv.Must(t, err)
+		testenv.Value(archive.Write(file.content))(t)
 	}
 	testenv.Must(t, archive.Close())
-	image, err := mutate.AppendLayers(empty.Image, static.NewLayer(files.Bytes(), types.DockerUncompressedLayer))
-	testenv.Must(t, err)
-	config, err := image.ConfigFile()
-	testenv.Must(t, err)
+	image := testenv.Value(mutate.AppendLayers(empty.Image, static.NewLayer(files.Bytes(), types.DockerUncompressedLayer)))(t)
+	config := testenv.Value(image.ConfigFile())(t)
 	config = config.DeepCopy()
 	config.OS, config.Architecture = "linux", "amd64"
 	config.Config.Entrypoint = []string{"/pause"}
-	image, err = mutate.ConfigFile(image, config)
-	testenv.Must(t, err)
+	image = testenv.Value(mutate.ConfigFile(image, config))(t)
 	return image
 }
 

@@ -28,20 +28,15 @@ func ProgramImage(t testing.TB, files ...File) v1.Image {
 	archive := tar.NewWriter(&content)
 	for _, file := range files {
 		testenv.Must(t, archive.WriteHeader(&tar.Header{Name: file.Path[1:], Mode: 0o755, Size: int64(len(file.Content))}))
-		_, err := archive.Write(file.Content)
-		testenv.Must(t, err)
+		testenv.Value(archive.Write(file.Content))(t)
 	}
 	testenv.Must(t, archive.Close())
-	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(content.Bytes())), nil })
-	testenv.Must(t, err)
-	image, err := mutate.AppendLayers(empty.Image, layer)
-	testenv.Must(t, err)
-	config, err := image.ConfigFile()
-	testenv.Must(t, err)
+	layer := testenv.Value(tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(content.Bytes())), nil }))(t)
+	image := testenv.Value(mutate.AppendLayers(empty.Image, layer))(t)
+	config := testenv.Value(image.ConfigFile())(t)
 	config = config.DeepCopy()
 	config.OS, config.Architecture = "linux", "amd64"
 	config.Config.Env = []string{"PATH=" + path.Dir(files[0].Path)}
-	image, err = mutate.ConfigFile(image, config)
-	testenv.Must(t, err)
+	image = testenv.Value(mutate.ConfigFile(image, config))(t)
 	return image
 }

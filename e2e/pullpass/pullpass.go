@@ -79,7 +79,7 @@ func Start(t testing.TB, ca *certs.CA, config Config) *Proxy {
 		gatewayURL = cmp.Or(config.GatewayURL, "https://localhost"+gatewayAddress[strings.LastIndex(gatewayAddress, ":"):])
 		front = &gateway{Address: gatewayAddress, TLS: tls{CertFile: serving.CertFile, KeyFile: serving.KeyFile}, URL: gatewayURL, Service: config.Service}
 	}
-	content, err := json.MarshalIndent(file{
+	content := testenv.Value(json.MarshalIndent(file{
 		APIVersion: "pullpass.dev/v1alpha1",
 		Kind:       "ProxyConfiguration",
 		Server: server{
@@ -98,8 +98,7 @@ func Start(t testing.TB, ca *certs.CA, config Config) *Proxy {
 		State:       config.State,
 		Limits:      limits{cmp.Or(config.PerServiceAccount, plenty), plenty},
 		Audit:       auditFile{config.AuditFile},
-	}, "", "  ")
-	testenv.Must(t, err)
+	}, "", "  "))(t)
 	configFile := filepath.Join(dir, "config.yaml")
 	testenv.WriteFile(t, configFile, string(content))
 

@@ -76,8 +76,7 @@ func (s *Tokens) Refused() int {
 
 func (s *Tokens) jwks(t testing.TB) []byte {
 	t.Helper()
-	set, err := json.Marshal(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: s.key.Public(), KeyID: tokenKeyID, Algorithm: "ES256", Use: "sig"}}})
-	testenv.Must(t, err)
+	set := testenv.Value(json.Marshal(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: s.key.Public(), KeyID: tokenKeyID, Algorithm: "ES256", Use: "sig"}}}))(t)
 	return set
 }
 
