@@ -254,9 +254,6 @@ func TestRevokeRefuses(t *testing.T) {
 	t.Parallel()
 	p := proxytest.New(t, proxytest.WithRedis("127.0.0.1:1", "off"), nil)
 	for want, args := range map[string][]string{
-		`cluster "prd" is not configured`:   {"--node", "prd/node1"},
-		`cluster "x" is not configured`:     {"--service-account", "x/team-a/web"},
-		`is not CLUSTER/NAME`:               {"--node", "node1"},
 		`is not CLUSTER/NAMESPACE/NAME`:     {"--service-account", "prod//web"},
 		"is empty; write its value":         {"--token-id", ""},
 		"at least one of the flags":         {},

@@ -8,8 +8,6 @@ import (
 	"time"
 
 	"github.com/pullpass/pullpass/internal/exchange"
-	"github.com/pullpass/pullpass/internal/exchange/nodeproof"
-	pki "github.com/pullpass/pullpass/internal/exchange/nodeproof/nodeprooftest"
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/policy"
 	"github.com/pullpass/pullpass/internal/refusal"
@@ -84,23 +82,6 @@ func TestAHandlerGoesOnWithRequests(t *testing.T) {
 	if a := r.do(t, get(r.token(t, nil))); a.status != http.StatusTooManyRequests {
 		t.Errorf("status %d for a credential of an address that has spent its limit", a.status)
 	}
-}
-
-// Changed CAs apply at once. Chains that were verified with the old ones do not count.
-func TestAnExchangerWithOtherCAs(t *testing.T) {
-	t.Parallel()
-	ca, foreign := pki.NewCA(t), pki.NewCA(t)
-	r := newRig(t, func(c *rigConfig) {
-		c.nodes = proving(nodeproof.Enforce, ca.CAs(), nodeproof.Certificate)
-	})
-	caller := nodeproof.Caller{Certificates: pki.Presented(ca.Sign(t))}
-	a := r.do(t, from(caller, post(r.token(t, nil), pullWeb)))
-	mustPass(t, a, r.lastEvent(t, 1), nodeproof.Certificate)
-	r.follow(t, func(c *exchange.Config) {
-		c.Nodes = proving(nodeproof.Enforce, foreign.CAs(), nodeproof.Certificate)
-	})
-	a = r.do(t, from(caller, post(r.token(t, nil), pullWeb)))
-	mustRefuse(t, a, r.lastEvent(t, 2), nodeproof.CertificateUntrusted)
 }
 
 func TestAndDenials(t *testing.T) {

@@ -119,8 +119,8 @@ func TestCorpusCovers(t *testing.T) {
 	}
 }
 
-// Only tokens whose header and claims are good make the verifier look for a key. Without a key, no
-// signature is checked.
+// Mistake: a token that is refused anyway makes the proxy ask the issuer. Only tokens whose header and claims are good make
+// the verifier look for a key. Without a key, no signature is checked.
 func TestCorpusLooksForFewKeys(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, nil)

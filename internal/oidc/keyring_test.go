@@ -75,24 +75,6 @@ func TestForgedKeyIDsCauseOneFetchPerInterval(t *testing.T) {
 	accept(t, f.Verifier, s.token(t, keys().rsa)) // others are served meanwhile
 }
 
-// Mistake: a token that is refused anyway makes the proxy ask the issuer.
-func TestRefusedTokensCauseNoFetch(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t, nil)
-	for kind, reason := range map[string]refusal.Reason{
-		"legacy": refusal.TokenLegacy, "unbound-api-audience": refusal.TokenAudience, "unbound": refusal.TokenNotBound, "pod-api-audience": refusal.TokenAudience,
-	} {
-		refuse(t, f.Verifier, keys().rsa.sign(t, payload(t, kind)), reason, "")
-	}
-	refuse(t, f.Verifier, keys().rsa.sign(t, payload(t, "kubelet", issuerURL, "https://other.example")), refusal.TokenUnknownIssuer, "")
-	refuse(t, f.Verifier, keys().rsa.signHeader(t, `{"alg":"none","kid":"rsa"}`, payload(t, "kubelet")), refusal.TokenAlgorithm, "")
-	f.clock.Advance(2 * time.Hour)
-	refuse(t, f.Verifier, keys().rsa.sign(t, payload(t, "kubelet")), refusal.TokenExpired, "")
-	if n := f.Status()[0].Fetches; n != 0 {
-		t.Errorf("%d fetches", n)
-	}
-}
-
 func TestConcurrentCallersShareAFetch(t *testing.T) {
 	t.Parallel()
 	s := newIssuerServer(t, keys().rsa)

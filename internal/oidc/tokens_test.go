@@ -32,14 +32,6 @@ func TestIdentityOfAKubeletToken(t *testing.T) {
 	}
 }
 
-func TestEveryAlgorithmOfAPIServers(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t, nil)
-	for _, k := range []keyPair{keys().rsa, keys().ec256, keys().ec384, keys().ec521} {
-		accept(t, f.Verifier, k.sign(t, payload(t, "kubelet")))
-	}
-}
-
 // The kinds are those that a real API server issues.
 func TestKindsOfTokensInEachBoundMode(t *testing.T) {
 	t.Parallel()

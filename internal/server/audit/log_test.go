@@ -170,28 +170,6 @@ func TestAuditCountsFailuresAndReportsThemOnceAMinute(t *testing.T) {
 	})
 }
 
-// The line after one that was cut off must be whole.
-func TestAuditBeginsANewLineAfterATornOne(t *testing.T) {
-	t.Parallel()
-	var out bytes.Buffer
-	tear := true
-	a := openTest(t, "", writerFunc(func(p []byte) (int, error) {
-		if tear {
-			n, _ := out.Write(p[:10])
-			return n, errors.New("no space left on device")
-		}
-		return out.Write(p)
-	}), testkit.QuietLogger())
-	a.Record(testEvent("lost"))
-	tear = false
-	a.Record(testEvent("one"))
-	a.Record(testEvent("two"))
-	lines := strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n")
-	if len(lines) != 3 || !json.Valid([]byte(lines[1])) || !json.Valid([]byte(lines[2])) {
-		t.Errorf("output:\n%s", out.String())
-	}
-}
-
 func TestAuditCountsWhatIsNotJSON(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
