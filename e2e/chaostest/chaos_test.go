@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -23,12 +24,14 @@ var (
 
 const (
 	mostFaults  = 3 // at the same time
-	calm        = 35 * time.Second
+	stormFaults = 8 // then all end, and the lull is judged
+	lull        = 25 * time.Second
+	perFault    = 12 * time.Second // that it takes at most, with its part of the lull
 	shownEvents = 40
 	shownFaults = 10
 )
 
-// TestChaos lets faults happen, then none, and judges every answer.
+// TestChaos lets storms of faults happen with lulls in between, and judges every answer.
 func TestChaos(t *testing.T) {
 	program := *other
 	if program == "" {
@@ -36,23 +39,52 @@ func TestChaos(t *testing.T) {
 	}
 	w := startWorld(t, program)
 	random := rand.New(rand.NewPCG(*seed, 1))
-	l := &load{world: w, random: rand.New(rand.NewPCG(*seed, 2)), tokens: map[string]*token{}, answers: map[string]int{}}
+	l := &load{world: w, random: rand.New(rand.NewPCG(*seed, 2)), tokens: map[string]*token{}, before: map[string]*token{}, answers: map[string]int{}}
 	ctx, cancel := context.WithCancel(t.Context())
-	finished := make(chan struct{})
-	go func() { l.run(ctx); close(finished) }()
-	t.Cleanup(func() { cancel(); <-finished })
+	var running sync.WaitGroup
+	running.Go(func() { l.run(ctx) })
+	running.Go(func() { l.watchMachine(ctx) })
+	t.Cleanup(func() { cancel(); running.Wait() })
 
-	steps := 0
+	began := time.Now()
+	for _, r := range w.replicas { // a process that starts has revocations to read from the first one on
+		w.revoke(random, r).begin(t)
+	}
+	for time.Since(began) < *duration && !l.failed() {
+		w.storm(t, random, l.failed)
+		w.note("a lull")
+		before := l.granted()
+		testenv.Poll(lull, l.failed)
+		if !l.failed() && l.granted() == before {
+			t.Error("after these faults, no pull was granted")
+		}
+	}
+	took := time.Since(began)
+	cancel()
+	running.Wait()
+	t.Logf("seed %d: %v, %d requests, the machine stalled %d times; faults %v; answers %v",
+		*seed, took.Round(time.Second), l.requests, len(w.stalls), inOrder(w.counts), inOrder(l.answers))
+	if len(l.findings) > 0 {
+		t.Fatalf("seed %d: %d findings\n%s\nafter these events:\n%s", *seed, len(l.findings),
+			strings.Join(l.findings[:min(len(l.findings), shownFaults)], "\n"), strings.Join(w.events[max(0, len(w.events)-shownEvents):], "\n"))
+	}
+	if never := w.neverHappened(); *duration >= time.Duration(len(kinds))*perFault && len(never) > 0 {
+		t.Errorf("seed %d: these faults did not happen in %v: %q", *seed, took, never)
+	}
+}
+
+// storm lets faults happen, and ends all.
+func (w *world) storm(t *testing.T, random *rand.Rand, failed func() bool) {
+	t.Helper()
 	var active []*fault
-	for end := time.Now().Add(*duration); time.Now().Before(end) && !l.failed(); steps++ {
+	for left := stormFaults; left > 0 && !failed(); {
 		if len(active) > 0 && random.IntN(mostFaults+1) < len(active) {
 			w.endFault(t, active[0])
 			active = active[1:]
-		} else if f := w.choose(random, active); f != nil {
-			w.mu.Lock()
+		} else if f := w.next(random, active); f != nil {
+			left--
 			w.counts[f.kind]++
-			w.event("%s begins", f)
-			w.mu.Unlock()
+			w.note("%s begins", f)
 			f.begin(t)
 			if f.end == nil {
 				w.note("%s is done", f)
@@ -61,27 +93,24 @@ func TestChaos(t *testing.T) {
 			}
 		}
 		w.rotateAudit(t, active)
-		pause := time.Duration(500+random.IntN(3500)) * time.Millisecond
-		testenv.Poll(pause, l.failed)
+		pause := time.Duration(300+random.IntN(1700)) * time.Millisecond
+		if random.IntN(6) == 0 {
+			pause += 8 * time.Second // for what takes longer to go wrong
+		}
+		testenv.Poll(pause, failed)
 	}
 	for _, f := range active {
 		w.endFault(t, f)
 	}
-	if !l.failed() {
-		w.note("calm")
-		before := l.granted()
-		testenv.Poll(calm, l.failed)
-		if !l.failed() && l.granted() == before {
-			t.Error("after all faults, no pull was granted")
+}
+
+func (w *world) neverHappened() (names []string) {
+	for _, k := range kinds {
+		if w.counts[k.name] == 0 {
+			names = append(names, k.name)
 		}
 	}
-	cancel()
-	<-finished
-	t.Logf("seed %d: %d steps, %d requests; faults %v; answers %v", *seed, steps, l.requests, inOrder(w.counts), inOrder(l.answers))
-	if len(l.findings) > 0 {
-		t.Errorf("seed %d: %d findings\n%s\nafter these events:\n%s", *seed, len(l.findings),
-			strings.Join(l.findings[:min(len(l.findings), shownFaults)], "\n"), strings.Join(w.events[max(0, len(w.events)-shownEvents):], "\n"))
-	}
+	return names
 }
 
 func (l *load) failed() bool {

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -17,16 +18,59 @@ import (
 
 // fault is an event. Without an end it is over when it has begun.
 type fault struct {
-	kind       string
+	kind, of   string
+	detail     string   // for people
 	where      *replica // nil: all
 	begin, end func(t *testing.T)
 }
 
 func (f *fault) String() string {
-	if f.where == nil {
-		return f.kind
+	text := f.kind
+	if f.where != nil {
+		text += fmt.Sprintf(" of replica %d", f.where.number)
 	}
-	return fmt.Sprintf("%s of replica %d", f.kind, f.where.number)
+	if f.detail != "" {
+		text += " (" + f.detail + ")"
+	}
+	return text
+}
+
+// kind is a way to make a fault. Of each part that it names, one fault is there at a time.
+type kind struct {
+	name, of string
+	fault    func(*world, *rand.Rand, *replica) *fault // nil: it cannot happen now
+}
+
+const (
+	ofProcess  = "process"
+	ofRedis    = "Redis"
+	ofResolver = "resolver"
+)
+
+var kinds = []kind{
+	{"kill -9", ofProcess, (*world).kill},
+	{"restart", ofProcess, (*world).restart},
+	{"restart without Redis", ofProcess, (*world).restartAlone},
+	{"other release", ofProcess, (*world).replaced},
+	{"freeze", ofProcess, (*world).frozen},
+	{"clock jump", "", (*world).clockJump},
+	{"clock beyond all tokens", "", (*world).clockBeyond},
+	{"full disk", "", (*world).fullDisk},
+	{"Redis killed", ofRedis, (*world).redisKilled},
+	{"Redis paused", ofRedis, (*world).redisPaused},
+	{"Redis partitioned", ofRedis, (*world).redisPartitioned},
+	{"Redis loses all", ofRedis, (*world).redisLoses},
+	{"Redis is far", "", (*world).redisFar},
+	{"Redis unreachable", "", (*world).redisRefused},
+	{"the resolver knows no name", ofResolver, lying(unknown)},
+	{"the resolver sends astray", ofResolver, lying(astray)},
+	{"the resolver is silent", ofResolver, lying(silent)},
+	{"the issuer's certificate has ended", "", (*world).issuerEnded},
+	{"new key of the issuer", "", (*world).newKey},
+	{"edit", "", (*world).edit},
+	{"deny", "", (*world).deny},
+	{"broken policy", "", (*world).broken},
+	{"revocation", "", (*world).revoke},
 }
 
 func (w *world) note(format string, args ...any) {
@@ -48,30 +92,40 @@ func (w *world) change(do func()) {
 	do()
 }
 
-// choose chooses a fault that can happen beside the active ones; nil: none this time.
-func (w *world) choose(random *rand.Rand, active []*fault) *fault {
-	r := w.replicas[random.IntN(len(w.replicas))]
-	kinds := []func(*rand.Rand, *replica) *fault{
-		w.kill, w.restart, w.replaced, w.frozen, w.clockJump, w.fullDisk,
-		w.redisGone, w.redisGone, w.redisLoses, w.redisFar, w.redisRefused,
-		w.issuerGone, w.newKey, w.edit, w.edit, w.broken, w.revoke, w.revoke,
+// next takes the first kind of the deck that can happen beside the active faults; nil: none can. Each kind comes once before
+// any comes again.
+func (w *world) next(random *rand.Rand, active []*fault) *fault {
+	if len(w.deck) == 0 {
+		w.deck = slices.Clone(kinds)
+		random.Shuffle(len(w.deck), func(i, j int) { w.deck[i], w.deck[j] = w.deck[j], w.deck[i] })
 	}
-	f := kinds[random.IntN(len(kinds))](random, r)
-	for _, a := range active {
-		sameReplica := a.where == f.where
-		isRedis := func(f *fault) bool {
-			return slices.Contains([]string{"Redis killed", "Redis paused", "Redis partitioned", "Redis loses all"}, f.kind)
+	for i, k := range w.deck {
+		f := k.fault(w, random, w.replicas[random.IntN(len(w.replicas))])
+		if f == nil {
+			continue
 		}
-		// A frozen process cannot be told anything, and Redis has one fault at a time, like the issuer.
-		if a.kind == f.kind && sameReplica || sameReplica && a.kind == "freeze" || isRedis(a) && isRedis(f) || f.where == nil && a.kind == f.kind {
-			return nil
-		}
-		// Nothing of a fault may outlive the process that it is of.
-		if sameReplica && f.where != nil && slices.Contains([]string{"kill -9", "restart", "other release"}, f.kind) && slices.Contains([]string{"freeze", "clock jump"}, a.kind) {
-			return nil
+		f.kind, f.of = k.name, k.of
+		if f.fits(active) {
+			w.deck = slices.Delete(w.deck, i, i+1)
+			return f
 		}
 	}
-	return f
+	return nil
+}
+
+func (f *fault) fits(active []*fault) bool {
+	return !slices.ContainsFunc(active, func(a *fault) bool {
+		same := a.where == f.where
+		switch {
+		case same && f.where != nil && a.kind == "freeze": // it cannot be told anything
+			return true
+		case same && f.of == ofProcess && strings.HasPrefix(a.kind, "clock "): // the next process may have another clock
+			return true
+		case same && strings.HasPrefix(f.kind, "clock ") && strings.HasPrefix(a.kind, "clock "):
+			return true
+		}
+		return same && (a.kind == f.kind || f.of != "" && a.of == f.of)
+	})
 }
 
 // end ends the process of a replica, by SIGTERM or by SIGKILL.
@@ -86,17 +140,36 @@ func (w *world) end(t *testing.T, r *replica, kill bool) {
 }
 
 func (w *world) kill(_ *rand.Rand, r *replica) *fault {
-	return &fault{kind: "kill -9", where: r, begin: func(t *testing.T) { w.end(t, r, true); w.start(t, r) }}
+	return &fault{where: r, begin: func(t *testing.T) { w.end(t, r, true); w.start(t, r) }}
 }
 
 func (w *world) restart(_ *rand.Rand, r *replica) *fault {
-	return &fault{kind: "restart", where: r, begin: func(t *testing.T) { w.end(t, r, false); w.start(t, r) }}
+	return &fault{where: r, begin: func(t *testing.T) { w.end(t, r, false); w.start(t, r) }}
 }
 
-// replaced is an upgrade or the way back.
+// restartAlone starts a process that finds no Redis. Where replays are only noted, it grants all the same.
+func (w *world) restartAlone(random *rand.Rand, _ *replica) *fault {
+	r := w.replicas[auditing]
+	kill := random.IntN(2) == 0
+	return &fault{
+		where: r,
+		begin: func(t *testing.T) {
+			w.change(r.loseRedis)
+			r.way.Cut()
+			w.end(t, r, kill)
+			w.start(t, r)
+		},
+		end: func(*testing.T) { r.way.Restore(); w.change(r.findRedis) },
+	}
+}
+
+// replaced is an upgrade or the way back. The clock of one replica at least can jump.
 func (w *world) replaced(random *rand.Rand, r *replica) *fault {
 	kill := random.IntN(2) == 0
-	return &fault{kind: "other release", where: r, begin: func(t *testing.T) {
+	if r.jumps && !slices.ContainsFunc(w.replicas, func(o *replica) bool { return o != r && o.jumps }) {
+		r = w.replicas[(r.number+1)%len(w.replicas)]
+	}
+	return &fault{where: r, begin: func(t *testing.T) {
 		w.end(t, r, kill)
 		r.jumps = !r.jumps
 		w.start(t, r)
@@ -105,7 +178,7 @@ func (w *world) replaced(random *rand.Rand, r *replica) *fault {
 
 func (w *world) frozen(_ *rand.Rand, r *replica) *fault {
 	return &fault{
-		kind: "freeze", where: r,
+		where: r,
 		begin: func(t *testing.T) {
 			w.change(func() { r.frozen = append(r.frozen, span{from: time.Now()}); r.loseRedis() })
 			r.proxy.Freeze(t)
@@ -118,20 +191,24 @@ func (w *world) frozen(_ *rand.Rand, r *replica) *fault {
 }
 
 func (w *world) clockJump(random *rand.Rand, r *replica) *fault {
-	seconds := int64(random.IntN(3600) - 1800)
-	if random.IntN(4) == 0 {
-		seconds = 2 * int64(lifetime/time.Second) // every token is expired
+	return w.clock(r, int64(random.IntN(3600)-1800))
+}
+
+func (w *world) clockBeyond(_ *rand.Rand, r *replica) *fault {
+	return w.clock(r, 2*int64(lifetime/time.Second))
+}
+
+// clock sets that of the replica, or of the next one that has a clock to set.
+func (w *world) clock(r *replica, seconds int64) *fault {
+	for !r.jumps {
+		r = w.replicas[(r.number+1)%len(w.replicas)]
 	}
 	set := func(t *testing.T, seconds int64) {
-		w.change(func() {
-			if r.jumps {
-				r.clock.set(time.Duration(seconds) * time.Second)
-			}
-		})
+		w.change(func() { r.clock.set(time.Duration(seconds) * time.Second) })
 		programs.WriteClock(t, r.clocks, seconds)
 	}
 	return &fault{
-		kind: "clock jump", where: r,
+		where: r, detail: fmt.Sprintf("%ds", seconds),
 		begin: func(t *testing.T) { set(t, seconds) },
 		end:   func(t *testing.T) { set(t, 0) },
 	}
@@ -140,7 +217,7 @@ func (w *world) clockJump(random *rand.Rand, r *replica) *fault {
 func (w *world) fullDisk(_ *rand.Rand, r *replica) *fault {
 	filler := filepath.Join(r.disk, "filler")
 	return &fault{
-		kind: "full disk", where: r,
+		where: r,
 		begin: func(t *testing.T) {
 			if err := os.WriteFile(filler, make([]byte, diskSize), 0o600); !errors.Is(err, syscall.ENOSPC) {
 				t.Fatalf("a file that fills the disk: %v, want ENOSPC", err)
@@ -183,21 +260,27 @@ func (w *world) forRedis(do func(*replica)) {
 	})
 }
 
-func (w *world) redisGone(random *rand.Rand, _ *replica) *fault {
-	f := []*fault{
-		{kind: "Redis killed", begin: func(t *testing.T) { w.server.Kill(t) }, end: func(t *testing.T) { w.server.Restart(t); w.server.AddUser(t, password) }},
-		{kind: "Redis paused", begin: func(t *testing.T) { w.server.Freeze(t) }, end: func(t *testing.T) { w.server.Thaw(t) }},
-		{kind: "Redis partitioned", begin: func(t *testing.T) { w.link.Cut(t) }, end: func(t *testing.T) { w.link.Restore(t) }},
-	}[random.IntN(3)]
+func (w *world) redisGone(begin, end func(*testing.T)) *fault {
 	return &fault{
-		kind:  f.kind,
-		begin: func(t *testing.T) { w.forRedis((*replica).loseRedis); f.begin(t) },
-		end:   func(t *testing.T) { f.end(t); w.forRedis((*replica).findRedis) },
+		begin: func(t *testing.T) { w.forRedis((*replica).loseRedis); begin(t) },
+		end:   func(t *testing.T) { end(t); w.forRedis((*replica).findRedis) },
 	}
 }
 
+func (w *world) redisKilled(*rand.Rand, *replica) *fault {
+	return w.redisGone(func(t *testing.T) { w.server.Kill(t) }, func(t *testing.T) { w.server.Restart(t); w.server.AddUser(t, password) })
+}
+
+func (w *world) redisPaused(*rand.Rand, *replica) *fault {
+	return w.redisGone(func(t *testing.T) { w.server.Freeze(t) }, func(t *testing.T) { w.server.Thaw(t) })
+}
+
+func (w *world) redisPartitioned(*rand.Rand, *replica) *fault {
+	return w.redisGone(func(t *testing.T) { w.link.Cut(t) }, func(t *testing.T) { w.link.Restore(t) })
+}
+
 func (w *world) redisLoses(_ *rand.Rand, _ *replica) *fault {
-	return &fault{kind: "Redis loses all", begin: func(t *testing.T) {
+	return &fault{begin: func(t *testing.T) {
 		w.change(func() { w.redisLost = time.Now().Add(time.Minute) }) // until it is over
 		w.server.Do(t, "flushall")
 		w.change(func() { w.redisLost = time.Now() })
@@ -207,7 +290,7 @@ func (w *world) redisLoses(_ *rand.Rand, _ *replica) *fault {
 func (w *world) redisFar(random *rand.Rand, r *replica) *fault {
 	delay := time.Duration(100+random.IntN(900)) * time.Millisecond
 	return &fault{
-		kind: "Redis is far", where: r,
+		where: r, detail: delay.String(),
 		begin: func(*testing.T) { w.change(r.loseRedis); r.way.Slow(delay) },
 		end:   func(*testing.T) { r.way.Slow(0); w.change(r.findRedis) },
 	}
@@ -215,26 +298,29 @@ func (w *world) redisFar(random *rand.Rand, r *replica) *fault {
 
 func (w *world) redisRefused(_ *rand.Rand, r *replica) *fault {
 	return &fault{
-		kind: "Redis unreachable", where: r,
+		where: r,
 		begin: func(*testing.T) { w.change(r.loseRedis); r.way.Cut() },
 		end:   func(*testing.T) { r.way.Restore(); w.change(r.findRedis) },
 	}
 }
 
-// issuerGone is a resolver that lies, or a certificate that has ended.
-func (w *world) issuerGone(random *rand.Rand, _ *replica) *fault {
-	lie := random.IntN(4)
-	begin, end := func(*testing.T) { w.resolver.lie.Store(int32(lie)) }, func(*testing.T) { w.resolver.lie.Store(truth) }
-	kind := []string{"", "the resolver knows no name", "the resolver sends astray", "the resolver is silent"}[lie]
-	if lie == truth {
-		kind = "the issuer's certificate has ended"
-		begin = func(t *testing.T) {
-			w.issuer.Present(t, w.ca.ServerUntil(t, time.Now().Add(-time.Second), "issuer", issuerHost))
-		}
-		end = func(t *testing.T) { w.issuer.Present(t, w.ca.Server(t, "issuer", issuerHost)) }
+func lying(lie int32) func(*world, *rand.Rand, *replica) *fault {
+	return func(w *world, _ *rand.Rand, _ *replica) *fault {
+		return w.issuerGone(func(*testing.T) { w.resolver.lie.Store(lie) }, func(*testing.T) { w.resolver.lie.Store(truth) })
 	}
+}
+
+func (w *world) issuerEnded(*rand.Rand, *replica) *fault {
+	return w.issuerGone(
+		func(t *testing.T) {
+			w.issuer.Present(t, w.ca.ServerUntil(t, time.Now().Add(-time.Second), "issuer", issuerHost))
+		},
+		func(t *testing.T) { w.issuer.Present(t, w.ca.Server(t, "issuer", issuerHost)) },
+	)
+}
+
+func (w *world) issuerGone(begin, end func(*testing.T)) *fault {
 	return &fault{
-		kind: kind,
 		begin: func(t *testing.T) {
 			w.change(func() {
 				w.issuerFaults++
@@ -252,24 +338,31 @@ func (w *world) issuerGone(random *rand.Rand, _ *replica) *fault {
 	}
 }
 
+// newKey ends when the issuer withdraws the key of before.
 func (w *world) newKey(*rand.Rand, *replica) *fault {
-	return &fault{kind: "new key of the issuer", begin: func(t *testing.T) {
+	rotate := func(t *testing.T) {
 		w.change(func() {
 			w.issuer.Rotate(t) // with the lock: the number is that of the key
 			w.key++
 			w.published[w.key] = time.Now()
 			w.withdrawn[w.key-2] = time.Now()
 		})
-	}}
+	}
+	return &fault{begin: rotate, end: rotate}
 }
 
+// edit allows other namespaces, and denies none. The first one may always pull.
 func (w *world) edit(random *rand.Rand, _ *replica) *fault {
-	p := policy{allow: slices.DeleteFunc(slices.Clone(namespaces[1:]), func(string) bool { return random.IntN(4) == 0 })}
-	p.allow = append(p.allow, namespaces[0])
-	if random.IntN(3) == 0 {
-		p.deny = []string{namespaces[random.IntN(len(namespaces))]}
-	}
-	return &fault{kind: "edit", begin: func(t *testing.T) {
+	p := policy{allow: slices.DeleteFunc(slices.Clone(namespaces), func(n string) bool { return n != namespaces[0] && random.IntN(3) == 0 })}
+	return w.written(p)
+}
+
+func (w *world) deny(random *rand.Rand, _ *replica) *fault {
+	return w.written(policy{allow: namespaces, deny: []string{namespaces[1+random.IntN(len(namespaces)-1)]}})
+}
+
+func (w *world) written(p policy) *fault {
+	return &fault{detail: fmt.Sprintf("allow %v, deny %v", p.allow, p.deny), begin: func(t *testing.T) {
 		for _, r := range w.replicas {
 			w.change(func() { r.policy.set(p) })
 			r.proxy.WritePolicy(t, p.file())
@@ -280,7 +373,7 @@ func (w *world) edit(random *rand.Rand, _ *replica) *fault {
 func (w *world) broken(random *rand.Rand, r *replica) *fault {
 	text := []string{"", "rules: [", "apiVersion: pullpass.dev/v1alpha1\nkind: AccessPolicy\nrules:\n- {name: all, subject: [{}]}\n"}[random.IntN(3)]
 	return &fault{
-		kind: "broken policy", where: r,
+		where: r, detail: fmt.Sprintf("%q", text),
 		begin: func(t *testing.T) {
 			w.change(func() { r.spoilt = append(r.spoilt, span{from: time.Now()}) })
 			r.proxy.WritePolicy(t, text)
@@ -298,7 +391,7 @@ func (w *world) broken(random *rand.Rand, r *replica) *fault {
 
 func (w *world) revoke(random *rand.Rand, r *replica) *fault {
 	account := fmt.Sprintf("%s/web-%d", namespaces[random.IntN(len(namespaces))], random.IntN(accounts+len(w.revoked)))
-	return &fault{kind: "revocation", begin: func(t *testing.T) {
+	return &fault{detail: account, begin: func(t *testing.T) {
 		d := &revocation{account: account, tried: time.Now()}
 		w.change(func() { w.revoked = append(w.revoked, d) })
 		_, err := r.proxy.TryCommand(t, "revoke", "--service-account", clusterName+"/"+account, "--reason", "a test", "--for", "4h")

@@ -16,13 +16,16 @@ import (
 	"time"
 
 	"github.com/go-jose/go-jose/v4"
+
+	"github.com/pullpass/pullpass/e2e/pullpass"
 )
 
 const (
 	rate         = 30 // requests a second
 	requestLimit = 8 * time.Second
 	lifetime     = time.Hour // of the issuer's tokens
-	accounts     = 8         // of each namespace
+	short        = 45 * time.Second
+	accounts     = 8 // of each namespace
 	renewAfter   = 90 * time.Second
 )
 
@@ -32,9 +35,9 @@ type token struct {
 	key                               int
 	issued, until                     time.Time
 
-	granted   time.Time // when its owner was granted something first
-	known     map[*replica]bool
-	contested bool // another caller tried it after Redis lost its owner
+	granted   time.Time              // when its owner was granted something first
+	known     map[*replica]time.Time // since when they know its owner, if that process still runs
+	contested bool                   // another caller tried it when Redis may have forgotten its owner
 }
 
 // request is what is asked of a replica.
@@ -70,6 +73,7 @@ type load struct {
 	*world
 	random *rand.Rand
 	tokens map[string]*token
+	before map[string]*token // the previous ones of accounts
 	asking sync.WaitGroup
 
 	findings []string
@@ -105,14 +109,20 @@ func (l *load) choose() (request, error) {
 	account := fmt.Sprintf("%s/web-%d", namespace, n)
 	tok := l.tokens[account]
 	if tok == nil || time.Since(tok.issued) > renewAfter && l.random.IntN(3) == 0 || tok.contested {
-		now := time.Now().Truncate(time.Second)
-		text, err := l.issuer.TryToken(service, namespace, fmt.Sprint("web-", n))
+		now, lives := time.Now().Truncate(time.Second), lifetime
+		if l.random.IntN(4) == 0 {
+			lives = short
+		}
+		text, err := l.issuer.TryTokenFor(lives, service, namespace, fmt.Sprint("web-", n))
 		if err != nil {
 			return request{}, err
 		}
+		if tok != nil && !tok.contested {
+			l.before[account] = tok
+		}
 		tok = &token{
 			text: text, account: account, namespace: namespace, address: fmt.Sprintf("127.0.1.%d", 1+n), key: l.key,
-			issued: now, until: now.Add(lifetime), known: map[*replica]bool{},
+			issued: now, until: now.Add(lives), known: map[*replica]time.Time{},
 		}
 		l.tokens[account] = tok
 	}
@@ -134,7 +144,7 @@ func (l *load) choose() (request, error) {
 	case 3:
 		if !tok.granted.IsZero() {
 			q.kind, q.stolen, q.address = "stolen", true, fmt.Sprintf("127.0.2.%d", 1+n)
-			tok.contested = tok.contested || l.redisLost.After(tok.granted.Add(-edge))
+			tok.contested = tok.contested || l.mayForget(tok, time.Now())
 		}
 	case 4:
 		q.kind, q.flaw, q.token = "other audience", "other audience", nil
@@ -143,6 +153,10 @@ func (l *load) choose() (request, error) {
 			return request{}, err
 		}
 		q.text = text
+	case 5:
+		if before := l.before[account]; before != nil {
+			q.kind, q.token, q.text = "old", before, before.text
+		}
 	}
 	return q, nil
 }
@@ -167,7 +181,7 @@ func (l *load) ask(r *replica, q request) {
 	}
 	l.answers[q.kind+" "+name]++
 	// A process that was killed meanwhile answers nothing, and the next one has another history.
-	if proxy == r.proxy && (a.err == nil || heldSince(r.alive, from.Add(-time.Second), to)) || a.granted {
+	if proxy == r.proxy && (a.granted || a.err == nil || heldSince(r.alive, from.Add(-time.Second), to)) {
 		v := l.judge(r, q, from, to)
 		if wrong := v.wrong(q, a, heldSince(r.alive, from.Add(-time.Second), to)); wrong != "" {
 			l.findLocked(fmt.Sprintf("%s: %s at replica %d, sent %s, answered after %v with %d %.300s", wrong, q, r.number,
@@ -178,13 +192,41 @@ func (l *load) ask(r *replica, q request) {
 		return
 	}
 	if a.status == http.StatusForbidden && strings.Contains(a.message, "revoked") {
-		r.refusedAccount[q.token.account] = true
+		note(r.refusedAccount, q.token.account, to)
 	}
-	if a.granted && !q.stolen {
-		if q.token.granted.IsZero() {
-			q.token.granted = to
+	if a.status == http.StatusForbidden || a.granted {
+		r.listed = earlier(r.listed, to)
+	}
+	if a.granted {
+		note(r.knownKeys, q.token.key, to)
+	}
+	if a.granted && !q.stolen && r.number != auditing {
+		q.token.granted = earlier(q.token.granted, to)
+		if q.token.known[r].Before(r.started) {
+			q.token.known[r] = to
 		}
-		q.token.known[r], r.knownKeys[q.token.key] = true, true
+	}
+}
+
+func note[K comparable](since map[K]time.Time, key K, at time.Time) {
+	since[key] = earlier(since[key], at)
+}
+
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// watchMachine notes when this process was not run for a moment: then answers may be late without a fault of Pullpass.
+func (l *load) watchMachine(ctx context.Context) {
+	const often = 50 * time.Millisecond
+	for last := time.Now(); ctx.Err() == nil; last = time.Now() {
+		time.Sleep(often)
+		if now := time.Now(); now.Sub(last) > often+stalled {
+			l.change(func() { l.stalls = append(l.stalls, span{last, now}) })
+		}
 	}
 }
 
@@ -233,11 +275,11 @@ func (l *load) send(at string, q request) (a answer) {
 	if granted.Token != "" {
 		a.message = granted.Token
 	}
-	access, err := l.access(a.message)
+	c, err := l.claims(a.message)
 	if err != nil {
 		a.granted, a.fault = true, "its token is not of the published keys: "+err.Error()
 	}
-	a.granted = a.granted || len(access) > 0
+	a.granted = a.granted || len(c.Access) > 0
 	return a
 }
 
@@ -247,32 +289,41 @@ type access struct {
 	Actions []string `json:"actions"`
 }
 
-// access verifies a token of Pullpass, as a registry does.
-func (l *load) access(text string) ([]access, error) {
+// claims are those of a token of Pullpass.
+type claims struct {
+	Issuer   string   `json:"iss"`
+	Audience string   `json:"aud"`
+	Expiry   int64    `json:"exp"`
+	Access   []access `json:"access"`
+}
+
+// claims verifies a token of Pullpass, as a registry does.
+func (l *load) claims(text string) (claims, error) {
 	signed, err := jose.ParseSignedCompact(text, []jose.SignatureAlgorithm{jose.ES256})
 	if err != nil {
-		return nil, errors.New("not signed")
+		return claims{}, errors.New("not signed")
 	}
 	payload, err := signed.Verify(l.jwks)
 	if err != nil {
-		return nil, err
+		return claims{}, err
 	}
-	var claims struct {
-		Access []access `json:"access"`
-	}
-	if err := json.Unmarshal(payload, &claims); err != nil {
-		return nil, err
-	}
-	return claims.Access, nil
+	var c claims
+	return c, json.Unmarshal(payload, &c)
 }
 
 // verify says what is wrong with what was granted.
 func (l *load) verify(text string, q request) string {
-	granted, err := l.access(text)
+	c, err := l.claims(text)
 	if err != nil {
 		return err.Error()
 	}
-	for _, a := range granted {
+	if c.Issuer != pullpass.Issuer || c.Audience != service {
+		return fmt.Sprintf("WRONG GRANT: of %q for %q", c.Issuer, c.Audience)
+	}
+	if q.token != nil && time.Unix(c.Expiry, 0).After(q.token.until.Add(time.Second)) {
+		return fmt.Sprintf("WRONG GRANT: it outlives its token by %v", time.Unix(c.Expiry, 0).Sub(q.token.until))
+	}
+	for _, a := range c.Access {
 		if a.Type != "repository" || a.Name != q.repository+"/app" || strings.Join(a.Actions, ",") != "pull" {
 			return fmt.Sprintf("WRONG GRANT: %v", a)
 		}

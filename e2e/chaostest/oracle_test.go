@@ -9,13 +9,15 @@ import (
 
 // The documented delays, with room for a busy machine.
 const (
-	filesLag   = 65 * time.Second // files are read when they change, and once a minute
-	revokedLag = 7 * time.Second  // within a second, or five if a message is lost
-	settle     = 10 * time.Second // Redis is as before three seconds after a fault, and calls that hang end before
-	keysLag    = 320 * time.Second
+	filesLag   = 10 * time.Second  // files are read a second after they change
+	revokedLag = 7 * time.Second   // within a second, or five if a message is lost
+	settle     = 10 * time.Second  // Redis is as before three seconds after a fault, and calls that hang end before
+	newKeyLag  = 30 * time.Second  // a token of a new key makes Pullpass ask, twelve seconds after the last time at most
+	oldKeyLag  = 320 * time.Second // Pullpass asks every five minutes
 	startLag   = 20 * time.Second
 	leeway     = time.Minute // of nbf
 	edge       = 5 * time.Second
+	stalled    = 200 * time.Millisecond
 )
 
 // history is a fact that changes: each value counts from its time on.
@@ -117,46 +119,67 @@ func (w *world) judge(r *replica, q request, from, to time.Time) verdict {
 			continue
 		}
 		v.mustGrant = false
-		lost := w.redisLost.After(d.tried.Add(-edge)) && r.born.Add(startLag).After(w.redisLost)
-		if !d.confirmed.IsZero() && d.confirmed.Before(from.Add(-revokedLag)) && redis && !lost {
-			never("revoked")
-		}
-		if !d.confirmed.IsZero() && r.refusedAccount[d.account] && !lost { // it has the list, whatever Redis does
+		lost := w.redisLost.After(d.tried.Add(-edge))
+		switch {
+		case d.confirmed.IsZero(): // it may be in Redis
+		case before(r.refusedAccount[d.account], from):
 			never("revoked, as this replica said before")
+		case d.confirmed.Before(r.started) && !lost:
+			never("revoked before this process began, and it grants nothing until it has read the revocations")
+		case d.confirmed.Before(from.Add(-revokedLag)) && redis && !(lost && r.born.Add(startLag).After(w.redisLost)):
+			never("revoked")
 		}
 	}
 
 	// Its owner.
-	if q.stolen && !(w.redisLost.After(q.token.granted.Add(-edge)) && !q.token.known[r]) {
+	knows := q.token != nil && before(q.token.known[r], from) && q.token.known[r].After(r.started) // by this process
+	if q.stolen && r.number != auditing && (knows || !w.mayForget(q.token, to)) {
 		never("another caller owns it")
 	}
-	if q.token != nil && !q.token.granted.IsZero() && w.redisLost.After(q.token.granted.Add(-edge)) {
-		v.mustGrant = v.mustGrant && !q.token.contested
-	}
-	knows := q.token != nil && q.token.known[r]
-	v.mustAnswer = v.mustAnswer && (redis || knows)
+	v.mustGrant = v.mustGrant && (q.token == nil || !q.token.contested)
+	v.mustAnswer = v.mustAnswer && (redis || knows || r.number == auditing && before(r.listed, from))
 
 	// Its key.
 	if q.token != nil {
-		fetched := heldSince(w.issuerUp, from.Add(-keysLag), to) && from.Sub(r.born) > keysLag
-		firstKey := q.token.key == 0 && heldSince(w.issuerUp, r.born, r.born.Add(startLag))
+		asked := w.issuerHeld(r, from.Add(-newKeyLag), to)
+		firstKey := q.token.key == 0 && heldSince(w.issuerUp, r.started, r.born.Add(startLag))
+		knowsKey := before(r.knownKeys[q.token.key], from) || firstKey || asked && w.published[q.token.key].Before(from.Add(-newKeyLag))
 		if withdrawn := w.withdrawn[q.token.key]; !withdrawn.IsZero() && withdrawn.Before(to) {
-			v.mustGrant = false
-			if fetched && withdrawn.Before(from.Add(-keysLag)) {
+			v.mustGrant, knowsKey = false, asked
+			if withdrawn.Before(from.Add(-oldKeyLag)) && w.issuerHeld(r, from.Add(-oldKeyLag), to) {
 				never("its key was withdrawn")
 			}
+			for key, since := range r.knownKeys {
+				if key >= q.token.key+2 && since.Before(from) {
+					never("its key was withdrawn, and this replica has a later one")
+				}
+			}
 		}
-		knowsKey := r.knownKeys[q.token.key] || firstKey || fetched && w.published[q.token.key].Before(from.Add(-keysLag))
 		v.mustGrant = v.mustGrant && knowsKey
 		v.mustAnswer = v.mustAnswer && knowsKey
 	}
-	v.mustAnswer = v.mustAnswer && from.Sub(r.born) > startLag && !frozenWithin(r.frozen, from, to)
+	v.mustAnswer = v.mustAnswer && from.Sub(r.born) > startLag && !within(r.frozen, from.Add(-settle), to) && !within(w.stalls, from.Add(-time.Second), to)
 	return v
 }
 
-func frozenWithin(spans []span, from, to time.Time) bool {
+// mayForget reports whether Redis may have forgotten the owner of a token: it lost all, or keeps no owner of a token that is expired
+// by a minute. To a replica whose clock is behind, it may be valid still.
+func (w *world) mayForget(tok *token, at time.Time) bool {
+	return w.redisLost.After(tok.granted.Add(-edge)) || at.After(tok.until)
+}
+
+// issuerHeld reports whether the replica could ask the issuer all the time.
+func (w *world) issuerHeld(r *replica, from, to time.Time) bool {
+	return heldSince(w.issuerUp, from, to) && r.born.Before(from) && !within(r.frozen, from, to) &&
+		!slices.ContainsFunc(r.clock.between(from, to), func(ahead time.Duration) bool { return ahead != 0 })
+}
+
+func before(since, from time.Time) bool { return !since.IsZero() && since.Before(from) }
+
+// within reports whether one of the spans has a part from one time to the other.
+func within(spans []span, from, to time.Time) bool {
 	return slices.ContainsFunc(spans, func(s span) bool {
-		return s.from.Before(to) && (s.to.IsZero() || s.to.Add(settle).After(from))
+		return s.from.Before(to) && (s.to.IsZero() || s.to.After(from))
 	})
 }
 

@@ -29,6 +29,7 @@ const (
 	issuerHost  = "issuer.chaos.test"
 	password    = "not-a-secret"
 	replicas    = 3
+	auditing    = 2 // the replica that only notes replays, so it grants without Redis
 	diskSize    = 1 << 20
 )
 
@@ -58,6 +59,8 @@ type world struct {
 	revoked      []*revocation
 	events       []string
 	counts       map[string]int
+	deck         []kind // that come before any comes again
+	stalls       []span // when this machine was too busy
 }
 
 // revocation is one that was tried, and confirmed if the command said so.
@@ -77,14 +80,15 @@ type replica struct {
 	jumps  bool   // it runs the program whose clock can jump
 
 	alive          history[bool]
-	born           time.Time
+	started, born  time.Time // when its process was started, and answered
 	redis          history[bool]
 	redisFaults    int
 	clock          history[time.Duration]
 	policy         history[policy]
 	spoilt, frozen []span
-	knownKeys      map[int]bool
-	refusedAccount map[string]bool
+	knownKeys      map[int]time.Time    // since when it has granted for tokens of the key
+	refusedAccount map[string]time.Time // since when it has said that the account is revoked
+	listed         time.Time            // since when it has the revocations
 }
 
 func (w *world) event(format string, args ...any) {
@@ -109,14 +113,17 @@ func startWorld(t *testing.T, other string) *world {
 		}},
 		Service: service, ShutdownDelay: "1s",
 		Signing: pullpass.Signing{Trust: "jwks", KeyFile: signer.KeyFile},
-		State:   pullpass.State{Replay: "enforce"},
 	}
 	w.issuerUp.set(true)
 	passwordFile := testenv.WriteFile(t, filepath.Join(t.TempDir(), "password"), password)
 	for n := range replicas {
 		r := &replica{
 			number: n, way: relay.Start(t, process.FreeAddress(t), w.server.Address), config: w.config, disk: t.TempDir(), jumps: true,
-			clocks: filepath.Join(t.TempDir(), "clock"), knownKeys: map[int]bool{}, refusedAccount: map[string]bool{},
+			clocks: filepath.Join(t.TempDir(), "clock"),
+		}
+		r.config.State.Replay = "enforce"
+		if n == auditing {
+			r.config.State.Replay = "audit"
 		}
 		testenv.Must(t, syscall.Mount("tmpfs", r.disk, "tmpfs", 0, fmt.Sprintf("size=%d", diskSize)))
 		t.Cleanup(func() { testenv.Must(t, syscall.Unmount(r.disk, 0)) })
@@ -142,12 +149,13 @@ func (w *world) start(t *testing.T, r *replica) {
 		r.config.Program = programs.PullpassWithClock(t)
 	}
 	r.config.Policy = r.policy.now().file()
+	started := time.Now()
 	proxy := pullpass.Start(t, w.ca, r.config)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	r.proxy, r.born = proxy, time.Now()
+	r.proxy, r.started, r.born, r.listed = proxy, started, time.Now(), time.Time{}
 	r.policy = history[policy]{{r.born, r.policy.now()}}
-	r.spoilt, r.frozen, r.knownKeys, r.refusedAccount = nil, nil, map[int]bool{}, map[string]bool{}
+	r.spoilt, r.frozen, r.knownKeys, r.refusedAccount = nil, nil, map[int]time.Time{}, map[string]time.Time{}
 	r.alive.set(true)
 }
 

@@ -124,12 +124,17 @@ func (i *Issuer) Token(t testing.TB, audience, namespace, serviceAccount string)
 
 // TryToken is Token for goroutines, which must not end a test.
 func (i *Issuer) TryToken(audience, namespace, serviceAccount string) (string, error) {
+	return i.TryTokenFor(time.Hour, audience, namespace, serviceAccount)
+}
+
+// TryTokenFor is TryToken with another lifetime.
+func (i *Issuer) TryTokenFor(lifetime time.Duration, audience, namespace, serviceAccount string) (string, error) {
 	now := time.Now()
 	return i.sign(nil, map[string]any{
 		"iss": i.URL,
 		"sub": "system:serviceaccount:" + namespace + ":" + serviceAccount,
 		"aud": []string{audience},
-		"exp": now.Add(time.Hour).Unix(), "iat": now.Unix(), "nbf": now.Unix(),
+		"exp": now.Add(lifetime).Unix(), "iat": now.Unix(), "nbf": now.Unix(),
 		"jti": rand.Text(),
 		"kubernetes.io": map[string]any{
 			"namespace":      namespace,
