@@ -28,6 +28,7 @@ const (
 	shortest     = time.Minute // clients take what they are granted for valid as long
 	accounts     = 8           // of each namespace
 	renewAfter   = 90 * time.Second
+	noKey        = -1
 )
 
 // token is one of the issuer. The first lines do not change; the others are guarded by the lock of the world.
@@ -46,6 +47,7 @@ type request struct {
 	kind, flaw string
 	token      *token // nil: anonymous, or a token that is not one of the issuer's
 	text       string
+	key        int    // that its text names; noKey: none that is looked for
 	namespace  string // of the caller; empty: none is known
 	repository string // its first part
 	address    string
@@ -127,7 +129,7 @@ func (l *load) choose() (request, error) {
 		}
 		l.tokens[account] = tok
 	}
-	q := request{kind: "pull", token: tok, text: tok.text, namespace: namespace, repository: namespace, address: tok.address, get: l.random.IntN(2) == 0}
+	q := request{kind: "pull", token: tok, text: tok.text, key: tok.key, namespace: namespace, repository: namespace, address: tok.address, get: l.random.IntN(2) == 0}
 	switch l.random.IntN(10) {
 	case 0:
 		q.kind, q.flaw, q.token = "forged", "forged", nil
@@ -140,7 +142,7 @@ func (l *load) choose() (request, error) {
 	case 1:
 		q.kind, q.repository = "foreign", "elsewhere"
 	case 2:
-		q.kind, q.flaw, q.token, q.text, q.namespace = "anonymous", "anonymous", nil, "", ""
+		q.kind, q.flaw, q.token, q.text, q.key, q.namespace = "anonymous", "anonymous", nil, "", noKey, ""
 		q.get = true // a POST has a password
 	case 3:
 		if !tok.granted.IsZero() {
@@ -148,7 +150,7 @@ func (l *load) choose() (request, error) {
 			tok.contested = tok.contested || l.mayForget(tok, time.Now())
 		}
 	case 4:
-		q.kind, q.flaw, q.token = "other audience", "other audience", nil
+		q.kind, q.flaw, q.token, q.key = "other audience", "other audience", nil, noKey
 		text, err := l.issuer.TryToken("other.example.com", namespace, fmt.Sprint("web-", n))
 		if err != nil {
 			return request{}, err
@@ -156,7 +158,7 @@ func (l *load) choose() (request, error) {
 		q.text = text
 	case 5:
 		if before := l.before[account]; before != nil {
-			q.kind, q.token, q.text = "old", before, before.text
+			q.kind, q.token, q.text, q.key = "old", before, before.text, before.key
 		}
 	}
 	return q, nil

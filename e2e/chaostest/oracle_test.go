@@ -140,17 +140,17 @@ func (w *world) judge(r *replica, q request, from, to time.Time) verdict {
 	v.mustAnswer = v.mustAnswer && (redis || knows || r.number == auditing && before(r.listed, from))
 
 	// Its key.
-	if q.token != nil {
+	if q.key != noKey {
 		asked := w.issuerHeld(r, from.Add(-newKeyLag), to)
-		firstKey := q.token.key == 0 && heldSince(w.issuerUp, r.started, r.born.Add(startLag))
-		knowsKey := before(r.knownKeys[q.token.key], from) || firstKey || asked && w.published[q.token.key].Before(from.Add(-newKeyLag))
-		if withdrawn := w.withdrawn[q.token.key]; !withdrawn.IsZero() && withdrawn.Before(to) {
+		firstKey := q.key == 0 && heldSince(w.issuerUp, r.started, r.born.Add(startLag))
+		knowsKey := before(r.knownKeys[q.key], from) || firstKey || asked && w.published[q.key].Before(from.Add(-newKeyLag))
+		if withdrawn := w.withdrawn[q.key]; !withdrawn.IsZero() && withdrawn.Before(to) {
 			v.mustGrant, knowsKey = false, asked
 			if withdrawn.Before(from.Add(-oldKeyLag)) && w.issuerHeld(r, from.Add(-oldKeyLag), to) {
 				never("its key was withdrawn")
 			}
 			for key, since := range r.knownKeys {
-				if key >= q.token.key+2 && since.Before(from) {
+				if key >= q.key+2 && since.Before(from) {
 					never("its key was withdrawn, and this replica has a later one")
 				}
 			}
