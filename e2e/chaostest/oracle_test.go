@@ -162,10 +162,10 @@ func (w *world) judge(r *replica, q request, from, to time.Time) verdict {
 	return v
 }
 
-// mayForget reports whether Redis may have forgotten the owner of a token: it lost all, or keeps no owner of a token that is expired
-// by a minute. To a replica whose clock is behind, it may be valid still.
+// mayForget reports whether Redis may have forgotten the owner of a token. It lost all since the token was issued: a replica that
+// knows the owner does not write it again. Or the token is expired, and a replica whose clock is behind takes it for valid.
 func (w *world) mayForget(tok *token, at time.Time) bool {
-	return w.redisLost.After(tok.granted.Add(-edge)) || at.After(tok.until)
+	return w.redisLost.After(tok.issued.Add(-edge)) || at.After(tok.until)
 }
 
 // issuerHeld reports whether the replica could ask the issuer all the time.
