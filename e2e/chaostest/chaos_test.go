@@ -51,7 +51,7 @@ func TestChaos(t *testing.T) {
 		w.revoke(random, r).begin(t)
 	}
 	for time.Since(began) < *duration && !l.failed() {
-		w.storm(t, random, l.failed)
+		w.storm(t, random, func() bool { return l.failed() || time.Since(began) > *duration })
 		w.note("a lull")
 		before := l.granted()
 		testenv.Poll(lull, l.failed)
@@ -73,11 +73,11 @@ func TestChaos(t *testing.T) {
 	}
 }
 
-// storm lets faults happen, and ends all.
-func (w *world) storm(t *testing.T, random *rand.Rand, failed func() bool) {
+// storm lets faults happen, and ends all of them.
+func (w *world) storm(t *testing.T, random *rand.Rand, over func() bool) {
 	t.Helper()
 	var active []*fault
-	for left := stormFaults; left > 0 && !failed(); {
+	for left := stormFaults; left > 0 && !over(); {
 		if len(active) > 0 && random.IntN(mostFaults+1) < len(active) {
 			w.endFault(t, active[0])
 			active = active[1:]
@@ -97,7 +97,7 @@ func (w *world) storm(t *testing.T, random *rand.Rand, failed func() bool) {
 		if random.IntN(6) == 0 {
 			pause += 8 * time.Second // for what takes longer to go wrong
 		}
-		testenv.Poll(pause, failed)
+		testenv.Poll(pause, over)
 	}
 	for _, f := range active {
 		w.endFault(t, f)
