@@ -95,7 +95,7 @@ func (w *world) storm(t *testing.T, random *rand.Rand, over func() bool) {
 		w.rotateAudit(t, active)
 		pause := time.Duration(300+random.IntN(1700)) * time.Millisecond
 		if random.IntN(6) == 0 {
-			pause += 8 * time.Second // for what takes longer to go wrong
+			pause += 8 * time.Second // some things go wrong after seconds
 		}
 		testenv.Poll(pause, over)
 	}

@@ -147,13 +147,15 @@ func (w *world) restart(_ *rand.Rand, r *replica) *fault {
 	return &fault{where: r, begin: func(t *testing.T) { w.end(t, r, false); w.start(t, r) }}
 }
 
-// restartAlone starts a process that finds no Redis. Where replays are only noted, it grants all the same.
+// restartAlone revokes, and starts a process that finds no Redis. Where replays are only noted, it would grant all the same.
 func (w *world) restartAlone(random *rand.Rand, _ *replica) *fault {
 	r := w.replicas[auditing]
 	kill := random.IntN(2) == 0
+	revoke := w.revoke(random, r)
 	return &fault{
 		where: r,
 		begin: func(t *testing.T) {
+			revoke.begin(t)
 			w.change(r.loseRedis)
 			r.way.Cut()
 			w.end(t, r, kill)
@@ -390,9 +392,10 @@ func (w *world) broken(random *rand.Rand, r *replica) *fault {
 }
 
 func (w *world) revoke(random *rand.Rand, r *replica) *fault {
-	account := fmt.Sprintf("%s/web-%d", namespaces[random.IntN(len(namespaces))], random.IntN(accounts+len(w.revoked)))
+	namespace, number := namespaces[random.IntN(len(namespaces))], random.IntN(accounts+len(w.revoked))
+	account := accountOf(namespace, number)
 	return &fault{detail: account, begin: func(t *testing.T) {
-		d := &revocation{account: account, tried: time.Now()}
+		d := &revocation{account: account, namespace: namespace, number: number, tried: time.Now()}
 		w.change(func() { w.revoked = append(w.revoked, d) })
 		_, err := r.proxy.TryCommand(t, "revoke", "--service-account", clusterName+"/"+account, "--reason", "a test", "--for", "4h")
 		w.change(func() {

@@ -107,9 +107,13 @@ func (l *load) run(ctx context.Context) {
 func (l *load) choose() (request, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	n := l.random.IntN(accounts+len(l.revoked)) % 250
+	n := l.random.IntN(accounts + len(l.revoked))
 	namespace := namespaces[l.random.IntN(len(namespaces))]
-	account := fmt.Sprintf("%s/web-%d", namespace, n)
+	if len(l.revoked) > 0 && l.random.IntN(6) == 0 {
+		d := l.revoked[l.random.IntN(len(l.revoked))]
+		n, namespace = d.number, d.namespace
+	}
+	account := accountOf(namespace, n)
 	tok := l.tokens[account]
 	if tok == nil || time.Since(tok.issued) > renewAfter && l.random.IntN(3) == 0 || tok.contested {
 		now, lives := time.Now().Truncate(time.Second), lifetime
@@ -124,7 +128,7 @@ func (l *load) choose() (request, error) {
 			l.before[account] = tok
 		}
 		tok = &token{
-			text: text, account: account, namespace: namespace, address: fmt.Sprintf("127.0.1.%d", 1+n), key: l.key,
+			text: text, account: account, namespace: namespace, address: addressOf(1, n), key: l.key,
 			issued: now, until: now.Add(lives), known: map[*replica]time.Time{},
 		}
 		l.tokens[account] = tok
@@ -146,7 +150,7 @@ func (l *load) choose() (request, error) {
 		q.get = true // a POST has a password
 	case 3:
 		if !tok.granted.IsZero() {
-			q.kind, q.stolen, q.address = "stolen", true, fmt.Sprintf("127.0.2.%d", 1+n)
+			q.kind, q.stolen, q.address = "stolen", true, addressOf(2, n)
 			tok.contested = tok.contested || l.mayForget(tok, time.Now())
 		}
 	case 4:
@@ -210,6 +214,9 @@ func (l *load) ask(r *replica, q request) {
 		}
 	}
 }
+
+// addressOf is that of the owners of tokens, 1, or of thieves, 2.
+func addressOf(whose, n int) string { return fmt.Sprintf("127.%d.%d.%d", whose, n/250, 1+n%250) }
 
 func note[K comparable](since map[K]time.Time, key K, at time.Time) {
 	since[key] = earlier(since[key], at)

@@ -65,8 +65,9 @@ type world struct {
 
 // revocation is one that was tried, and confirmed if the command said so.
 type revocation struct {
-	account          string
-	tried, confirmed time.Time
+	account, namespace string
+	number             int
+	tried, confirmed   time.Time
 }
 
 // replica is one of the service, through all its processes.
@@ -157,6 +158,10 @@ func (w *world) start(t *testing.T, r *replica) {
 	r.policy = history[policy]{{r.born, r.policy.now()}}
 	r.spoilt, r.frozen, r.knownKeys, r.refusedAccount = nil, nil, map[int]time.Time{}, map[string]time.Time{}
 	r.alive.set(true)
+}
+
+func accountOf(namespace string, number int) string {
+	return fmt.Sprintf("%s/web-%d", namespace, number)
 }
 
 func (p policy) file() string {
