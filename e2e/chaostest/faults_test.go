@@ -147,6 +147,9 @@ func (w *world) restart(_ *rand.Rand, r *replica) *fault {
 	return &fault{where: r, begin: func(t *testing.T) { w.end(t, r, false); w.start(t, r) }}
 }
 
+// alone is how long a process has no Redis from its start on, at least: the load must meet it.
+const alone = 6 * time.Second
+
 // restartAlone revokes, and starts a process that finds no Redis. Where replays are only noted, it would grant all the same.
 func (w *world) restartAlone(random *rand.Rand, _ *replica) *fault {
 	r := w.replicas[auditing]
@@ -160,6 +163,7 @@ func (w *world) restartAlone(random *rand.Rand, _ *replica) *fault {
 			r.way.Cut()
 			w.end(t, r, kill)
 			w.start(t, r)
+			testenv.Poll(alone, func() bool { return false })
 		},
 		end: func(*testing.T) { r.way.Restore(); w.change(r.findRedis) },
 	}
