@@ -8,7 +8,9 @@ import (
 	"testing"
 
 	"github.com/pullpass/pullpass/internal/oidc"
+	"github.com/pullpass/pullpass/internal/oidc/identity"
 	"github.com/pullpass/pullpass/internal/policy"
+	"github.com/pullpass/pullpass/internal/policy/pattern"
 	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
@@ -110,5 +112,33 @@ func TestPlacesAndKnowledge(t *testing.T) {
 		if _, err := FindWho(gone, p, "s", scope("x", "pull"), clusters); !errors.Is(err, context.Canceled) {
 			t.Errorf("error %v after the end of the context", err)
 		}
+	}
+}
+
+// Objects that ask for the same are told together, and a faulty annotation for nothing.
+func TestWhatIsToldOnce(t *testing.T) {
+	t.Parallel()
+	id := &oidc.Identity{Cluster: "c", Kubernetes: oidc.KubernetesIdentity{Namespace: "a", ServiceAccount: oidc.ObjectRef{Name: "web"}}}
+	request := func(name string, repositories ...any) *policy.Request {
+		return policy.ParseRequest("a", name, map[string]any{"serviceAccounts": []any{"web"}, "repositories": repositories, "actions": []any{"pull"}})
+	}
+	subject := policy.Subject{Identity: id, Annotations: map[string]string{"k": "?"}, Objects: policy.Objects{
+		Policies: policy.NewPolicies([]pattern.Pattern{"**"}),
+		Requests: policy.NewRequests("web", []*policy.Request{request("q", "x/y", "z/**"), request("r", "x/y"), request("s", "**/w")}),
+	}}
+	p := policyOf(t, `{name: r, requests: true, subjects: [{namespaces: [a]}], allow: [{repositories: ["x/**", "z/**", "*/y"], actions: [pull]}]},
+		{name: noted, annotation: k, subjects: [{namespaces: [a]}], allow: [{repositories: ["**"], actions: [pull]}]}`)
+	rules := FindWhat(p, "c/a/web", subject, []string{"s"}).Services[0].Rules
+	want := "[{x/y [] pull [a/q a/r]} {**/w [x/**] pull [a/s]} {z/** [] pull [a/q]} {**/w [z/**] pull [a/s]} {z/** [*/y] pull [a/q]}]"
+	if got := fmt.Sprint(rules[0].Reached); got != want {
+		t.Errorf("%s\nwant %s", got, want)
+	}
+	if rules[1].Fault == "" || len(rules[1].Reached) != 0 {
+		t.Errorf("%+v", rules[1])
+	}
+	job := policy.Subject{Identity: &oidc.Identity{Subject: "ci/x", External: &identity.External{Provider: "ci"}}}
+	rules = FindWhat(policyOf(t, `{name: r, subjects: [{identities: [ci]}], allow: [{repositories: ["{namespace}/x", "y"], actions: [pull]}]}`), "ci", job, []string{"s"}).Services[0].Rules
+	if got, want := fmt.Sprint(rules[0].Reached), "[{y [] pull []}]"; got != want {
+		t.Errorf("of an identity: %s, want %s", got, want)
 	}
 }

@@ -84,7 +84,7 @@ func isAnyGranted(rules []shadow, within []pattern.Pattern, cluster string, r *p
 		for i := range rules {
 			rule := &rules[i]
 			if rule.Requests && slices.ContainsFunc(rule.whom, func(w Whom) bool {
-				return w.Identities == nil && anyMatches(w.Clusters, cluster) && anyMatches(w.Namespaces, r.Namespace()) && anyMatches(w.ServiceAccounts, account)
+				return anyMatches(w.Clusters, cluster) && anyMatches(w.Namespaces, r.Namespace()) && anyMatches(w.ServiceAccounts, account)
 			}) && slices.ContainsFunc(rule.Allow, func(a policy.WrittenAllowance) bool {
 				return a.Actions.Intersect(asked.Actions) != 0 && slices.ContainsFunc(expandAll(a.Repositories, id), limited)
 			}) {

@@ -47,6 +47,8 @@ func TestIdle(t *testing.T) {
 		"asked for beyond what objects give":    {"prod", "other/**", "", "shared/x", "cluster prod: RepositoryAccess team-a/q: asks for shared/x" + inVain},
 		"asked for beyond the ceiling":          {"prod", "**", "", "x", "cluster prod: RepositoryAccess team-a/q: asks for x" + inVain},
 		"a ceiling that is an object's":         {"prod", "**", strings.Replace(rule("namespaces: [team-a]", "x"), "allow", "requests: true, allow", 1), "x", ""},
+		"a ceiling for another namespace":       {"prod", "**", strings.Replace(rule("namespaces: [team-b]", "x"), "allow", "requests: true, allow", 1), "x", "cluster prod: RepositoryAccess team-a/q: asks for x" + inVain},
+		"a rule that selects by nothing":        {"prod", "**", rule("namespaces: [team-a]", "x"), "x", "cluster prod: RepositoryAccess team-a/q: asks for x" + inVain},
 		"a ceiling for another ServiceAccount":  {"prod", "**", strings.Replace(rule("serviceAccounts: [b]", "x"), "allow", "requests: true, allow", 1), "x", "cluster prod: RepositoryAccess team-a/q: asks for x" + inVain},
 		"a ceiling for other actions":           {"prod", "**", strings.Replace(strings.Replace(rule("namespaces: [team-a]", "x"), "allow", "requests: true, allow", 1), "[pull]", "[push]", 1), "x", "cluster prod: RepositoryAccess team-a/q: asks for x" + inVain},
 		"a faulty object gets no such warning":  {"prod", "**", "rules: [{name: r}]", "{namespace}", ""},

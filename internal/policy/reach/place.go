@@ -34,7 +34,7 @@ const maxPairs = 1 << 12
 
 // and returns the values that are in both solutions.
 func (s solution) and(other solution) solution {
-	if s.patterns == nil || other.patterns == nil {
+	if other.patterns == nil {
 		return solution{isWhole: true}
 	}
 	both := solution{patterns: s.patterns, isWhole: s.isWhole && other.isWhole}
@@ -103,7 +103,7 @@ func placeOf(known Accounts, scope registryauth.Scope) place {
 	all := known.Objects.Requests
 	for len(all) > 0 {
 		n := slices.IndexFunc(all, func(r *policy.Request) bool { return r.Namespace() != all[0].Namespace() })
-		if n < 0 {
+		if n == -1 {
 			n = len(all)
 		}
 		in.asked = append(in.asked, askedFor(all[:n], scope)...)
@@ -126,9 +126,7 @@ func askedFor(objects []*policy.Request, scope registryauth.Scope) []request {
 				r.accounts = append(r.accounts, account)
 			}
 		}
-		if r.accounts != nil {
-			found = append(found, r)
-		}
+		found = append(found, r)
 	}
 	return found
 }

@@ -44,10 +44,12 @@ func TestWhoIsInCluster(t *testing.T) {
 	for name, test := range map[string]struct{ rule, object, within, request, want string }{
 		"a file's rule": {rule: `subjects: [{namespaces: ["team-*"]}], ` + asks, within: "{namespace}/**", request: "{serviceAccounts: [web, ci], repositories: [team-a/*], actions: [pull]}",
 			want: "r@prod by ** within {namespace}/** [namespaces team-*; where {namespace} is team-a] team-a/q for web,ci"},
-		"of some of whom an object asks for":              {rule: `subjects: [{serviceAccounts: [web]}], ` + asks, within: "**", request: "{serviceAccounts: [web, ci], repositories: [team-a/*], actions: [pull]}", want: "r@prod by ** within ** [ServiceAccounts web] team-a/q for web"},
-		"of others":                                       {rule: `subjects: [{namespaces: [x]}], ` + asks, within: "**", request: "{serviceAccounts: [web], repositories: [team-a/*], actions: [pull]}", want: "r@prod by ** within ** [namespaces x]"},
-		"another action":                                  {rule: `subjects: [{clusters: ["*"]}], ` + asks, within: "**", request: "{serviceAccounts: [web], repositories: [team-a/*], actions: [push]}", want: "r@prod by ** within ** [clusters *]"},
-		"no request":                                      {rule: `subjects: [{clusters: ["*"]}], ` + asks, within: "**", want: "r@prod by ** within ** [clusters *]"},
+		"of some of whom an object asks for": {rule: `subjects: [{serviceAccounts: [web]}], ` + asks, within: "**", request: "{serviceAccounts: [web, ci], repositories: [team-a/*], actions: [pull]}", want: "r@prod by ** within ** [ServiceAccounts web] team-a/q for web"},
+		"of others":                          {rule: `subjects: [{namespaces: [x]}], ` + asks, within: "**", request: "{serviceAccounts: [web], repositories: [team-a/*], actions: [pull]}", want: "r@prod by ** within ** [namespaces x]"},
+		"another action":                     {rule: `subjects: [{clusters: ["*"]}], ` + asks, within: "**", request: "{serviceAccounts: [web], repositories: [team-a/*], actions: [push]}", want: "r@prod by ** within ** [clusters *]"},
+		"no request":                         {rule: `subjects: [{clusters: ["*"]}], ` + asks, within: "**", want: "r@prod by ** within ** [clusters *]"},
+		"of those whom the names mean": {rule: `subjects: [{namespaces: ["*"]}], ` + strings.Replace(asks, "%s", `"*/{serviceAccount}"`, 1), within: "**", request: "{serviceAccounts: [web, ci], repositories: [team-a/*], actions: [pull]}",
+			want: "r@prod by */{serviceAccount} within ** [namespaces *; where {serviceAccount} is web] team-a/q for web"},
 		"a limit for identities":                          {rule: `subjects: [{namespaces: ["*"]}], ` + asks, within: "{claims.project_path}/**", want: ""},
 		"another cluster":                                 {rule: `subjects: [{clusters: [dev]}], ` + asks, within: "**", want: ""},
 		"beyond":                                          {rule: `subjects: [{namespaces: ["*"]}], ` + asks, within: "x/**", want: ""},
@@ -104,5 +106,68 @@ func TestWhoReadsNoMoreRequests(t *testing.T) {
 	testkit.Must(t, err)
 	if got, want := placed(who), "r@prod by ** within ** [namespaces a] a/q0 for web a/q1 for web a/q2 for web a/q3 for web a/q4 for ci"; got != want {
 		t.Errorf("%s\nwant\n%s", got, want)
+	}
+}
+
+// Each namespace has a limit of its own.
+func TestWhoReadsRequestsByNamespace(t *testing.T) {
+	t.Parallel()
+	said := Objects{Policies: policy.NewPolicies([]pattern.Pattern{"**"}), HasRequests: true}
+	for _, namespace := range []string{"a", "b"} {
+		for i := range 5 {
+			var items []any
+			for n := range 127 {
+				items = append(items, fmt.Sprintf("x%d/y%d", i, n))
+			}
+			said.Requests = append(said.Requests, policy.ParseRequest(namespace, fmt.Sprint("q", i), map[string]any{"serviceAccounts": []any{"web"}, "repositories": append(items, "z"), "actions": []any{"pull"}}))
+		}
+	}
+	who, err := FindWho(t.Context(), policyOf(t, `{name: r, requests: true, subjects: [{namespaces: ["*"]}], allow: [{repositories: ["**"], actions: [pull]}]}`), "s", scope("z", "pull"), []Accounts{{Cluster: "prod", Objects: said}})
+	testkit.Must(t, err)
+	want := "r@prod by ** within ** [namespaces *] a/q0 for web a/q1 for web a/q2 for web a/q3 for web b/q0 for web b/q1 for web b/q2 for web b/q3 for web"
+	if got := placed(who); got != want {
+		t.Errorf("%s\nwant\n%s", got, want)
+	}
+}
+
+// Names are not listed if there are too many in the rule, in the limit, or in both together.
+func TestWhoIsUnlistedInCluster(t *testing.T) {
+	t.Parallel()
+	long, of32 := strings.Repeat("abc", 20), strings.Repeat("a", 32)
+	const many = "*{namespace}*"
+	costly := strings.Repeat("*a", 100) + "*{namespace}c"
+	few := `"{namespace}*", "*{namespace}", "{serviceAccount}*"`
+	fewer := []pattern.Pattern{"{namespace}*", "*{namespace}", "{serviceAccount}*"}
+	for _, test := range []struct {
+		what, allow string
+		within      []pattern.Pattern
+		repository  string
+		want        string // of the subject; empty: no rule
+	}{
+		{"in the rule", `"` + many + `"`, []pattern.Pattern{"**"}, long, "unlisted"},
+		{"in the limit", `"**"`, []pattern.Pattern{many}, long, "unlisted"},
+		{"in the first pattern", `"` + many + `", "{namespace}"`, []pattern.Pattern{"**"}, long, "unlisted"},
+		{"beyond the limit", `"` + many + `"`, []pattern.Pattern{"x/**"}, long, ""},
+		{"in both together", few, fewer, of32, "unlisted"},
+		{"in few", `"{namespace}*"`, []pattern.Pattern{"{namespace}"}, of32, "listed"},
+		{"where the search ends", `"` + costly + `"`, []pattern.Pattern{"**"}, strings.Repeat("a", 200) + "b", "unlisted"},
+	} {
+		said := Objects{Policies: policy.NewPolicies(test.within), HasRequests: true}
+		p := policyOf(t, `{name: r, requests: true, subjects: [{namespaces: ["*"]}], allow: [{repositories: [`+test.allow+`], actions: [pull]}]}`)
+		who, err := FindWho(t.Context(), p, "s", scope(test.repository, "pull"), []Accounts{{Cluster: "prod", Objects: said}})
+		testkit.Must(t, err)
+		got := ""
+		for _, r := range who.Rules {
+			got = map[bool]string{true: "unlisted", false: "listed"}[r.Subjects[0].Unlisted]
+		}
+		if got != test.want {
+			t.Errorf("%s: %q, want %q", test.what, got, test.want)
+		}
+	}
+	said := Objects{Policies: policy.NewPolicies([]pattern.Pattern{"**"}), HasRequests: true}
+	who, err := FindWho(t.Context(), policyOf(t, `{name: r, requests: true, subjects: [{namespaces: ["*"]}], allow: [{repositories: ["{namespace}/{cluster}"], actions: [pull]}]}`), "s", scope("a/prod", "pull"), []Accounts{{Cluster: "prod", Objects: said}})
+	testkit.Must(t, err)
+	if got, want := placed(who), "r@prod by {namespace}/{cluster} within ** [namespaces *; where {namespace} is a]"; got != want {
+		t.Errorf("%s, want %s", got, want)
 	}
 }

@@ -32,7 +32,7 @@ func (w written) shadowed(idle func(*shadow) string) (found []string) {
 	rules, denials := w.rules, w.denials
 	// Of two rules with equal grants, the first stays.
 	replaces := func(j, i int) bool {
-		return i != j && ruleContains(rules, j, i) && (j < i || !ruleContains(rules, i, j))
+		return ruleContains(rules, j, i) && (j < i || !ruleContains(rules, i, j))
 	}
 	shadowed := make([]bool, len(rules))
 	for i := range rules {
@@ -63,7 +63,7 @@ func (w written) shadowed(idle func(*shadow) string) (found []string) {
 	}
 	for i := w.knownDenials; i < len(denials); i++ {
 		for j := range denials {
-			if i != j && allWithin(denials[i].Subjects, denials[j].Subjects) && (j < i || !allWithin(denials[j].Subjects, denials[i].Subjects)) {
+			if allWithin(denials[i].Subjects, denials[j].Subjects) && (j < i || !allWithin(denials[j].Subjects, denials[i].Subjects)) {
 				found = append(found, fmt.Sprintf("deny rule %s: refuses no caller that the deny rule %s (%s) does not refuse: remove it, or narrow the other", denials[i].Name, denials[j].Name, denials[j].Origin))
 				break
 			}

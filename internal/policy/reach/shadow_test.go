@@ -30,6 +30,23 @@ func TestShadowed(t *testing.T) {
 		"another annotation":                   {`rules: [{name: one, annotation: a/b, subjects: [{namespaces: [a]}], ` + pull + `}, {name: two, annotation: a/c, subjects: [{namespaces: [a]}], ` + pull + `}]`, ""},
 		"everybody":                            {`rules: [{name: one, anonymous: true, ` + pull + `}, {name: two, subjects: [{namespaces: [a]}], ` + pull + `}]`, "rule two: by one"},
 		"anonymous covers all pods":            {`rules: [{name: one, anonymous: true, ` + pull + `}, {name: two, subjects: [{clusters: ["*"]}], ` + pull + `}]`, "rule two: by one"},
+		"the same service":                     {`rules: [{name: one, services: [a, b], subjects: [{namespaces: [a]}], ` + pull + `}, {name: two, services: [b], subjects: [{namespaces: [a]}], ` + pull + `}]`, "rule two: by one"},
+		"the same annotation":                  {`rules: [{name: one, annotation: a/b, subjects: [{namespaces: [a]}], ` + pull + `}, {name: two, annotation: a/b, subjects: [{namespaces: [a]}], ` + pull + `}]`, "rule two: by one"},
+		"the same condition, and later":        {`rules: [{name: one, subjects: [{namespaces: [a], condition: 'service == "s"'}], allow: [{repositories: ["**"], actions: [pull]}]}, {name: two, subjects: [{namespaces: [a], condition: 'service == "s"'}], ` + pull + `}]`, "rule two: by one"},
+		"a selector more":                      {`rules: [{name: one, subjects: [{namespaceSelector: tier}], ` + pull + `}, {name: two, subjects: [{namespaces: ["*"]}], ` + pull + `}]`, "rule one: by two"},
+		"the same selector":                    {`rules: [{name: one, subjects: [{namespaceSelector: tier}], ` + pull + `}, {name: two, subjects: [{namespaceSelector: tier}], ` + pull + `}]`, "rule two: by one"},
+		"the same node":                        {`rules: [{name: one, subjects: [{nodes: ["n*"]}], ` + pull + `}, {name: two, subjects: [{nodes: [n1]}], ` + pull + `}]`, "rule two: by one"},
+		"another node":                         {`rules: [{name: one, subjects: [{nodes: [n2]}], ` + pull + `}, {name: two, subjects: [{nodes: [n1]}], ` + pull + `}]`, ""},
+		"the catalog twice":                    {`rules: [{name: one, subjects: [{namespaces: [a]}], allow: [{registry: [catalog], actions: ["*"]}]}, {name: two, subjects: [{namespaces: [a]}], allow: [{registry: [catalog], actions: ["*"]}]}]`, "rule two: by one"},
+		"names that are not written out":       {`rules: [{name: one, subjects: [{namespaces: ["team-*"]}], allow: [{repositories: [team-b/x], actions: [pull]}]}, {name: two, subjects: [{namespaces: ["team-*"]}], allow: [{repositories: ["{namespace}/**"], actions: [pull]}]}]`, ""},
+		"as many names as are written out":     {`rules: [{name: one, subjects: [{namespaces: [` + namespacesOf(maxLiteralNames) + `]}], allow: [{repositories: ["{namespace}/web"], actions: [pull]}]}, {name: two, subjects: [{namespaces: ["*"]}], allow: [{repositories: ["a*/web"], actions: [pull]}]}]`, "rule one: by two"},
+		"more names than that":                 {`rules: [{name: one, subjects: [{namespaces: [` + namespacesOf(maxLiteralNames+1) + `]}], allow: [{repositories: ["{namespace}/web"], actions: [pull]}]}, {name: two, subjects: [{namespaces: ["*"]}], allow: [{repositories: ["a*/web"], actions: [pull]}]}]`, ""},
+		"a token denied twice":                 {`rules: [{name: one, anonymous: true, ` + pull + `}], deny: [{name: bad, subjects: [{tokenIDs: [x]}]}, {name: worse, subjects: [{tokenIDs: [x, z]}]}]`, "deny rule bad: by worse"},
+		"a token of a cluster":                 {`rules: [{name: one, anonymous: true, ` + pull + `}], deny: [{name: bad, subjects: [{tokenIDs: [x], clusters: [a]}]}, {name: worse, subjects: [{clusters: ["*"]}]}]`, "deny rule bad: by worse"},
+		"a token of a namespace":               {`rules: [{name: one, anonymous: true, ` + pull + `}], deny: [{name: bad, subjects: [{tokenIDs: [x], namespaces: [a]}]}, {name: worse, subjects: [{namespaces: ["*"]}]}]`, "deny rule bad: by worse"},
+		"a token of a ServiceAccount":          {`rules: [{name: one, anonymous: true, ` + pull + `}], deny: [{name: bad, subjects: [{tokenIDs: [x], serviceAccounts: [a]}]}, {name: worse, subjects: [{serviceAccounts: ["*"]}]}]`, "deny rule bad: by worse"},
+		"a token on a node":                    {`rules: [{name: one, anonymous: true, ` + pull + `}], deny: [{name: bad, subjects: [{tokenIDs: [x], nodes: [a]}]}, {name: worse, subjects: [{nodes: ["*"]}]}]`, "deny rule bad: by worse"},
+		"a token of an identity":               {`rules: [{name: one, anonymous: true, ` + pull + `}], deny: [{name: bad, subjects: [{tokenIDs: [x], identities: [g]}]}, {name: worse, subjects: [{identities: [g]}]}]`, "deny rule bad: by worse"},
 		"another service":                      {`rules: [{name: one, services: [a], subjects: [{namespaces: [a]}], ` + pull + `}, {name: two, services: [b], subjects: [{namespaces: [a]}], ` + pull + `}]`, ""},
 		"a condition more":                     {`rules: [{name: one, subjects: [{namespaces: [a], condition: 'service == "s"'}], ` + pull + `}, {name: two, subjects: [{namespaces: [a]}], ` + pull + `}]`, "rule one: by two"},
 		"the same condition, and earlier":      {`rules: [{name: one, subjects: [{namespaces: [a], condition: 'service == "s"'}], ` + pull + `}, {name: two, subjects: [{namespaces: [a], condition: 'service == "s"'}], allow: [{repositories: ["**"], actions: [pull]}]}]`, ""},
@@ -65,6 +82,15 @@ func TestShadowed(t *testing.T) {
 			t.Errorf("%s: %q, want %q", name, got, test.want)
 		}
 	}
+}
+
+// namespacesOf returns names of namespaces, all of which begin with a.
+func namespacesOf(n int) string {
+	var all []string
+	for i := range n {
+		all = append(all, fmt.Sprintf("a%d", i))
+	}
+	return strings.Join(all, ", ")
 }
 
 // Removing everything that Shadowed names changes no grants.
