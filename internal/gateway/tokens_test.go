@@ -3,10 +3,12 @@ package gateway_test
 import (
 	"errors"
 	"net/http"
+	"reflect"
 	"strings"
 	"testing"
 
 	"github.com/pullpass/pullpass/internal/exchange"
+	"github.com/pullpass/pullpass/internal/gateway"
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/registryauth"
 	"github.com/pullpass/pullpass/internal/test/registrytest"
@@ -238,6 +240,21 @@ func TestPiecesOfCredentials(t *testing.T) {
 		r.do(http.MethodGet, "/v2/ghcr.io/acme/app/manifests/v1", "", nil, "Authorization", header, "User-Agent", "a client with "+piece[2:16])
 		if e := r.one(); strings.Contains(shown(e), piece[2:16]) || e.Client == "" {
 			t.Errorf("%s: %s", header, shown(e))
+		}
+	}
+}
+
+func TestEveryFieldIsRequired(t *testing.T) {
+	t.Parallel()
+	_, r := newGHCR(t)
+	whole := r.config
+	for i := range reflect.TypeFor[gateway.Config]().NumField() {
+		c := whole
+		field := reflect.ValueOf(&c).Elem().Field(i)
+		field.SetZero()
+		name := reflect.TypeFor[gateway.Config]().Field(i).Name
+		if _, err := gateway.New(c); (err == nil) != (name == "Now") {
+			t.Errorf("without %s: %v", name, err)
 		}
 	}
 }
