@@ -129,7 +129,7 @@ func (h *Handler) address(q *request) (*url.URL, []registryauth.Scope, error) {
 // may not see.
 func (h *Handler) mountable(q *request) string {
 	from := h.mountedFrom(q)
-	if from == "" || !q.bearer.may(q.target.upstream+"/"+from, actionPull) {
+	if !q.bearer.may(q.target.upstream+"/"+from, actionPull) {
 		return ""
 	}
 	return from

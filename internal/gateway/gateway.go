@@ -237,9 +237,6 @@ func tooMany(wait time.Duration) *rejection {
 
 // revoked refuses a holder that an operator has revoked since the token was issued.
 func (h *Handler) revoked(q *request) error {
-	if q.bearer.holder == nil {
-		return nil
-	}
 	revocation, err := h.revocationOf(q.bearer)
 	if err != nil {
 		return &rejection{reason: refusal.RevocationsUnavailable, code: "UNAVAILABLE", message: "it is not known who is revoked; try again", operator: err.Error(), retryAfter: 10 * time.Second, err: err}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/gateway/upstream"
+	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/refusal"
 	"github.com/pullpass/pullpass/internal/registryauth"
 	"github.com/pullpass/pullpass/internal/test/testkit"
@@ -169,5 +170,70 @@ func TestClassesAtTheGateway(t *testing.T) {
 		if got := ofUpstream(&upstream.Error{Reason: test.reason, Status: test.status}); got.class != test.class {
 			t.Errorf("%s %d: %s", test.reason, test.status, got.class)
 		}
+	}
+}
+
+// A blob is mounted from a repository of the same upstream alone.
+func TestRepositoriesToMountFrom(t *testing.T) {
+	t.Parallel()
+	h := &Handler{Config: Config{Upstreams: map[string]Upstream{"ghcr.io": {Client: &upstream.Client{}}, "quay.io": {Client: &upstream.Client{}}}}, names: Names{"ghcr.io", "quay.io"}}
+	for _, test := range []struct {
+		kind        kind
+		mount, from string
+		want        string
+	}{
+		{kindUploads, "sha256:0", "ghcr.io/a", "a"},
+		{kindUploads, "sha256:0", "a/b", "a/b"},
+		{kindUploads, "sha256:0", "docker.io/a", "docker.io/a"},
+		{kindUploads, "sha256:0", "quay.io/a", ""},
+		{kindUploads, "sha256:0", "A", ""},
+		{kindUploads, "sha256:0", "", ""},
+		{kindUploads, "", "ghcr.io/a", ""},
+		{kindManifest, "sha256:0", "ghcr.io/a", ""},
+	} {
+		q := &request{target: target{kind: test.kind, upstream: "ghcr.io"}, query: query{mount: test.mount, from: test.from}, bearer: &bearer{}}
+		if got := h.mountedFrom(q); got != test.want || h.mountable(q) != "" {
+			t.Errorf("%+v: from %q, and without a right to it from %q", test, got, h.mountable(q))
+		}
+	}
+}
+
+// revocationsBy answers by the id of the token.
+type revocationsBy map[string]error
+
+func (r revocationsBy) Revoked(id *oidc.Identity) (*exchange.Revocation, error) {
+	if err, ok := r[id.TokenID]; ok {
+		return nil, err
+	}
+	return &exchange.Revocation{}, nil
+}
+
+// Both the token and the credential that a push was allowed by may be revoked. An answer that is
+// missing for one is not replaced by that for the other.
+func TestRevocationsOfPushes(t *testing.T) {
+	t.Parallel()
+	lost := errors.New("no route")
+	for _, test := range []struct {
+		what      string
+		answers   revocationsBy
+		push      string
+		isRevoked bool
+		err       error
+	}{
+		{"neither", revocationsBy{"own": nil, "push": nil}, "push", false, nil},
+		{"the token", revocationsBy{"push": nil}, "push", true, nil},
+		{"the credential", revocationsBy{"own": nil}, "push", true, nil},
+		{"no credential", revocationsBy{"own": nil}, "", false, nil},
+		{"the first is not known", revocationsBy{"own": lost, "push": nil}, "push", false, lost},
+		{"the second is not known", revocationsBy{"own": nil, "push": lost}, "push", false, lost},
+	} {
+		h := &Handler{Config: Config{Revocations: test.answers}}
+		b := &bearer{holder: &registryauth.Holder{PushCredential: test.push}, identity: &oidc.Identity{TokenID: "own"}}
+		if got, err := h.revocationOf(b); (got != nil) != test.isRevoked || !errors.Is(err, test.err) {
+			t.Errorf("%s: %v, %v", test.what, got, err)
+		}
+	}
+	if got, err := (&Handler{}).revocationOf(&bearer{}); got != nil || err != nil {
+		t.Errorf("anonymous: %v, %v", got, err)
 	}
 }
