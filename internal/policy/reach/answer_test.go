@@ -108,10 +108,17 @@ func TestPlacesAndKnowledge(t *testing.T) {
 	}
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
-	for _, p := range []*policy.Policy{p, {}} { // before the rules, and before the ServiceAccounts
-		if _, err := FindWho(gone, p, "s", scope("x", "pull"), clusters); !errors.Is(err, context.Canceled) {
+	for _, test := range []struct {
+		policy   *policy.Policy
+		clusters []Accounts
+	}{{p, nil}, {&policy.Policy{}, clusters}} { // before the rules, and before the ServiceAccounts
+		if _, err := FindWho(gone, test.policy, "s", scope("x", "pull"), test.clusters); !errors.Is(err, context.Canceled) {
 			t.Errorf("error %v after the end of the context", err)
 		}
+	}
+	who, err = FindWho(t.Context(), policyOf(t, `{name: r, subjects: [{clusters: [a]}], allow: [{repositories: ["*/{serviceAccount}"], actions: [pull]}]}`), "s", scope("x/a__b", "pull"), nil)
+	if err != nil || len(who.Rules) != 0 {
+		t.Errorf("%+v, %v for a name that no ServiceAccount has", who, err)
 	}
 }
 
@@ -138,7 +145,7 @@ func TestWhatIsToldOnce(t *testing.T) {
 	}
 	job := policy.Subject{Identity: &oidc.Identity{Subject: "ci/x", External: &identity.External{Provider: "ci"}}}
 	rules = FindWhat(policyOf(t, `{name: r, subjects: [{identities: [ci]}], allow: [{repositories: ["{namespace}/x", "y"], actions: [pull]}]}`), "ci", job, []string{"s"}).Services[0].Rules
-	if got, want := fmt.Sprint(rules[0].Reached), "[{y [] pull []}]"; got != want {
+	if got, want := fmt.Sprintf("%q", rules[0].Reached), `[{"y" [] "pull" []}]`; got != want {
 		t.Errorf("of an identity: %s, want %s", got, want)
 	}
 }

@@ -74,6 +74,13 @@ func TestIdle(t *testing.T) {
 			}
 		}
 	}
+	elsewhere := policyOf(t, `{name: ceiling, subjects: [{clusters: [dev]}], requests: true, allow: [{repositories: ["**"], actions: [pull]}]}`)
+	asking := Objects{HasRequests: true, Policies: policy.NewPolicies([]pattern.Pattern{"**"}), Requests: []*policy.Request{
+		policy.ParseRequest("team-a", "q", map[string]any{"serviceAccounts": []any{"web"}, "repositories": []any{"x"}, "actions": []any{"pull"}}),
+	}}
+	if got := Idle(elsewhere, "prod", asking); len(got) != 1 || len(Idle(elsewhere, "dev", asking)) != 0 {
+		t.Errorf("a ceiling for another cluster: %q", got)
+	}
 	if got := Idle(&policy.Policy{}, "prod", Objects{}); got != nil {
 		t.Errorf("no objects count: %q", got)
 	}
