@@ -66,7 +66,7 @@ func TestAddressesOfUploads(t *testing.T) {
 			t.Errorf("%s: %t", path, !want)
 		}
 	}
-	for query, want := range map[string]string{"": "", "a=1&b=2": "a=1&b=2", "a=1&digest=x": "a=1", "a=1&mount=x": "a=1", "a=1&from=x": "a=1", "a=1&%zz": "a=1"} {
+	for query, want := range map[string]string{"": "", "a=1&b=2": "a=1&b=2", "b=2&a=1": "b=2&a=1", "a=1&digest=x": "a=1", "a=1&mount=x": "a=1", "a=1&from=x": "a=1", "a=1&%zz": "a=1"} {
 		if got := withoutMount(&url.URL{RawQuery: query}).RawQuery; got != want {
 			t.Errorf("%q: %q", query, got)
 		}
@@ -94,6 +94,15 @@ func TestReasonsOfPaths(t *testing.T) {
 		"/v2/quay.io/a/manifests/v1":                                        refusal.UpstreamUnknown,
 		"/v2/ghcr.io/a/tags/list":                                           "",
 		"/v2/ghcr.io/a/tags/lists":                                          refusal.PathInvalid,
+		"/v2/ghcr.io/a/blob/uploads/":                                       refusal.PathInvalid,
+		"/v2/ghcr.io/a/blobs/upload/":                                       refusal.PathInvalid,
+		"/v2/ghcr.io/a/blobs/uploads/":                                      refusal.MethodNotAllowed,
+		"/v2/ghcr.io/a/blobs/uploads":                                       refusal.MethodNotAllowed,
+		"/v2/ghcr.io/a/blob/uploads/x":                                      refusal.PathInvalid,
+		"/v2/ghcr.io/a/blobs/upload/x":                                      refusal.PathInvalid,
+		"/v2/ghcr.io/a/blobs/uploads/x":                                     "",
+		"/v2/ghcr.io/a/blob/uploads":                                        refusal.PathInvalid,
+		"/v2/ghcr.io/a/blob/sha256:0":                                       refusal.PathInvalid,
 		"/v2/ghcr.io/a/tag/list":                                            refusal.PathInvalid,
 		"/v2/ghcr.io/a/manifests/v1?tag=a&tag=b":                            "",
 		"/v2/ghcr.io/a/manifests/v1?tag=-a":                                 refusal.PathInvalid,
@@ -133,12 +142,24 @@ func TestScopesThatAreJudged(t *testing.T) {
 		{[]registryauth.Scope{scope("registry", "a/b"), scope("repository", "ghcr.io/a/b")}, []registryauth.Scope{scope("registry", "a/b"), scope("repository", "ghcr.io/a/b")}},
 		{[]registryauth.Scope{scope("repository", "docker.io/nginx"), scope("repository", "ghcr.io/a")}, []registryauth.Scope{scope("repository", "docker.io/library/nginx"), scope("repository", "ghcr.io/a")}},
 		{[]registryauth.Scope{scope("repository", "ghcr.io/a"), scope("repository", "docker.io/nginx")}, []registryauth.Scope{scope("repository", "ghcr.io/a"), scope("repository", "docker.io/library/nginx")}},
+		{[]registryauth.Scope{scope("repository", "docker.io/nginx"), scope("repository", "docker.io/redis")}, []registryauth.Scope{scope("repository", "docker.io/library/nginx"), scope("repository", "docker.io/library/redis")}},
+		{[]registryauth.Scope{scope("registry", "a/b"), scope("registry", "ghcr.io/a/b")}, []registryauth.Scope{scope("registry", "a/b"), scope("registry", "ghcr.io/a/b")}},
+		{[]registryauth.Scope{scope("repository", "ghcr.io/a"), scope("repository", "docker.io/ghcr.io/a")}, []registryauth.Scope{scope("repository", "ghcr.io/a"), scope("repository", "docker.io/ghcr.io/a")}},
 		{[]registryauth.Scope{scope("registry", "docker.io/nginx")}, []registryauth.Scope{scope("registry", "docker.io/nginx")}},
 		{[]registryauth.Scope{scope("repository", "ghcr.io/x"), scope("repository", "nginx"), scope("repository", "docker.io/nginx")}, []registryauth.Scope{scope("repository", "ghcr.io/x"), scope("repository", "docker.io/library/nginx")}},
 	} {
 		before := slices.Clone(test.requested)
 		if got := (Names{"docker.io", "ghcr.io"}).Scopes(test.requested); !reflect.DeepEqual(got, test.want) || !reflect.DeepEqual(test.requested, before) {
 			t.Errorf("%v: %v, want %v", before, got, test.want)
+		}
+	}
+}
+
+func TestMethodsInMessages(t *testing.T) {
+	t.Parallel()
+	for method, want := range map[string]string{"GET": "GET", "OPTIONS": "OPTIONS", "get": "of this request", strings.Repeat("X", 1000): "of this request"} {
+		if got := shortMethod(method); got != want {
+			t.Errorf("%.20s: %s", method, got)
 		}
 	}
 }

@@ -78,9 +78,9 @@ func isUpload(u *url.URL, repository string) bool {
 
 // isSegment reports whether escaped text is one segment of a path for every reader.
 func isSegment(escaped string) bool {
-	text, err := url.PathUnescape(escaped)
+	text, _ := url.PathUnescape(escaped) // with an error, none
 	// The text must not change if it is unescaped again: %25 could hide other characters.
-	return err == nil && text != "" && text != "." && text != ".." &&
+	return text != "" && text != "." && text != ".." &&
 		!strings.ContainsFunc(text, func(r rune) bool { return r <= ' ' || r > '~' || strings.ContainsRune(`/\%;`, r) })
 }
 

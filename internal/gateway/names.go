@@ -92,7 +92,7 @@ func (n Names) isBare(scope registryauth.Scope, requested []registryauth.Scope) 
 		if other.Type != scope.Type {
 			return false
 		}
-		upstream, repository, err := n.split(other.Name)
-		return err == nil && repository == official(upstream, scope.Name)
+		upstream, repository, _ := n.split(other.Name) // with an error, neither
+		return repository == official(upstream, scope.Name)
 	})
 }

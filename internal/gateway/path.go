@@ -133,8 +133,6 @@ func (t *target) checkReference() error {
 		}
 	case kindManifest:
 		isGood = isTag(t.reference) || isDigest(t.reference)
-	case kindUpload:
-		isGood = t.reference != ""
 	}
 	if !isGood {
 		return refuse(refusal.PathInvalid, "MANIFEST_INVALID", "the reference is neither a tag nor a digest")
@@ -207,8 +205,8 @@ func isTag(s string) bool {
 
 // isDigest reports whether s is a digest (image specification, descriptor).
 func isDigest(s string) bool {
-	algorithm, encoded, ok := strings.Cut(s, ":")
-	if !ok || len(s) > maxReferenceBytes || algorithm == "" || encoded == "" {
+	algorithm, encoded, _ := strings.Cut(s, ":")
+	if len(s) > maxReferenceBytes || algorithm == "" || encoded == "" {
 		return false
 	}
 	for i := range len(algorithm) {
