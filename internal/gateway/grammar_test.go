@@ -258,3 +258,39 @@ func TestRevocationsOfPushes(t *testing.T) {
 		t.Errorf("anonymous: %v, %v", got, err)
 	}
 }
+
+// A list goes on at the same list of the gateway, or not at all.
+func TestNextPages(t *testing.T) {
+	t.Parallel()
+	tags, referrers := target{kind: kindTags, upstream: "ghcr.io", name: "ghcr.io/a"}, target{kind: kindReferrers, upstream: "ghcr.io", name: "ghcr.io/a", reference: "sha256:0"}
+	const isInvalid = "invalid"
+	for _, test := range []struct {
+		target      target
+		asked, link string
+		want        string
+	}{
+		{tags, "/v2/a/tags/list", "", ""},
+		{tags, "/v2/a/tags/list", `</v2/a/tags/list?n=1&last=b>; rel="next"`, `</v2/ghcr.io/a/tags/list?last=b&n=1>; rel="next"`},
+		{tags, "/v2/a/tags/list", `/v2/a/tags/list?n=1>; rel="next"`, ""},
+		{tags, "/v2/a/tags/list", `</v2/a/tags/list?n=1; rel="next"`, ""},
+		{tags, "/v2/a/tags/list", `</v2/a/tags/list?n=1>; rel="prev"`, ""},
+		{tags, "/v2/a/tags/list", `<https://[::1>; rel="next"`, isInvalid},
+		{tags, "/v2/a/tags/list", `<https://u@r.example/v2/a/tags/list>; rel="next"`, isInvalid},
+		{tags, "/v2/a/tags/list", `<http://r.example/v2/a/tags/list>; rel="next"`, isInvalid},
+		{tags, "/v2/a/tags/list", `<https://evil.example/v2/a/tags/list>; rel="next"`, isInvalid},
+		{tags, "/v2/a/tags/list", `</v2/b/tags/list>; rel="next"`, isInvalid},
+		{tags, "/v2/a/tags/list", `</v2/a/tags/list?%zz>; rel="next"`, isInvalid},
+		{referrers, "/v2/a/referrers/sha256:0", `</v2/a/referrers/sha256:0?artifactType=x>; rel="next"`, `</v2/ghcr.io/a/referrers/sha256:0?artifactType=x>; rel="next"`},
+		{target{kind: kindManifest, name: "ghcr.io/a"}, "/v2/a/manifests/v1", `</v2/a/manifests/v1?n=1>; rel="next"`, ""},
+	} {
+		asked, err := url.Parse("https://r.example" + test.asked)
+		testkit.Must(t, err)
+		got, err := (&Handler{}).link(&request{target: test.target}, asked, http.Header{"Link": {test.link}})
+		if e, ok := errors.AsType[*upstream.Error](err); ok && e.Reason == refusal.UpstreamInvalid {
+			got = isInvalid
+		}
+		if got != test.want {
+			t.Errorf("%s: %q, %v, want %q", test.link, got, err, test.want)
+		}
+	}
+}
