@@ -28,7 +28,12 @@ var (
 
 // Tree is the file system of a host. It is safe for concurrent use. Writers of the same file
 // exclude each other with Lock.
-type Tree struct{ root *os.Root }
+type Tree struct {
+	root *os.Root
+	// Failing is asked before each operation, and its error is that of the operation; nil: none
+	// fails. Tests set it, before they use the tree.
+	Failing func(name string) error
+}
 
 // Open returns the tree below a directory.
 func Open(dir string) (*Tree, error) {
@@ -36,7 +41,7 @@ func Open(dir string) (*Tree, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Tree{root}, nil
+	return &Tree{root: root}, nil
 }
 
 func (t *Tree) Close() error { return t.root.Close() }
@@ -62,6 +67,11 @@ func (t *Tree) parent(name string) (w *walker, dir *os.Root, base string, err er
 	clean := path.Clean(name)
 	if !path.IsAbs(name) || clean == "/" {
 		return nil, nil, "", fmt.Errorf("%q is not an absolute path of a file", name)
+	}
+	if t.Failing != nil {
+		if err := t.Failing(name); err != nil {
+			return nil, nil, "", fmt.Errorf("%s: %w", t.Path(name), err)
+		}
 	}
 	w = &walker{open: []*os.Root{t.root}}
 	if err := w.enter(path.Dir(clean)); err != nil {

@@ -28,7 +28,7 @@ import (
 // These tests run the commands in a separate process. strace kills it, or makes its disk full or
 // faulty, at one system call after the other.
 var (
-	crashEvery = flag.Int("crash-every", 0, "disturb the commands at every file operation (1), every second (2), and so on; 0: at none")
+	crashEvery = flag.Int("crash-every", 0, "disturb the commands at every file operation (1), every second (2), and so on; 0: let every twentieth fail, and no more")
 	crashChild = flag.String("crash-child", "", "a command that is to be disturbed, in JSON: the test runs itself with it")
 )
 
@@ -177,6 +177,9 @@ func (c *crashHost) Ended(context.Context) (int, error) {
 // configured returns the registries for which a kubelet that starts now would send tokens. The
 // error is the reason why it would not start.
 func (c *crashHost) configured() (registries []string, err error) {
+	failing := c.tree.Failing
+	c.tree.Failing = nil // the kubelet does not fail
+	defer func() { c.tree.Failing = failing }()
 	p := c.profile
 	flagFile, err := p.flagFile(c.tree)
 	if err != nil {
@@ -421,6 +424,7 @@ func crash(t *testing.T, s scenario) {
 			c.expect("uninstalled", wanted, bare)
 		}
 	})
+	s.failEach(t, wanted)
 	if *crashEvery == 0 {
 		return
 	}
@@ -454,6 +458,41 @@ func crash(t *testing.T, s scenario) {
 		}
 	}
 	t.Logf("%d operations", number)
+}
+
+// failEach makes one operation after the other fail, reads too, in this process. The command must
+// report it, and end its work when it is given again.
+func (s scenario) failEach(t *testing.T, wanted map[string]string) {
+	every := cmp.Or(*crashEvery, 20)
+	for n, done := 1+len(t.Name())%every, false; !done && !t.Failed(); n += every {
+		run := s.copyTo(t, filepath.Join(t.TempDir(), "run"))
+		synctest.Test(t, func(t *testing.T) {
+			c, count, when := run.open(t), 0, ""
+			c.tree.Failing = func(name string) error {
+				if count++; count == n {
+					when = fmt.Sprintf("operation %d fails, on %s", n, name)
+					return unix.EIO
+				}
+				return nil
+			}
+			err := c.command(t.Context())
+			c.tree.Failing = nil
+			if done = when == ""; done {
+				t.Logf("%d operations", count)
+				return
+			}
+			if !errors.Is(err, unix.EIO) {
+				t.Errorf("%s: %v", when, err)
+			}
+			c.expectSafe(when)
+			_, after := s.desired()
+			if _, err := c.do(t.Context(), after); errors.Is(err, ErrRejected) != (s.Command == "rejected") || err != nil && s.Command != "rejected" {
+				t.Errorf("%s, then the same again: %v", when, err)
+			}
+			c.expectEnd(when+", then the same again", wanted)
+		})
+		testkit.Must(t, os.RemoveAll(run.Dir))
+	}
 }
 
 // aftermath expects that every command ends the disturbed work.

@@ -117,8 +117,11 @@ func (s *state) rollBack(tried, forced bool) error {
 		case current == nil || versionOf(*current) != *v:
 			err = s.tree.PutBack(name)
 		}
+		if err != nil {
+			return err // the kept file is needed by the next attempt
+		}
 		// A kept file whose original was not changed yet may belong to others.
-		if err = errors.Join(err, s.tree.Clean(name, true)); err != nil {
+		if err := s.tree.Clean(name, true); err != nil {
 			return err
 		}
 	}

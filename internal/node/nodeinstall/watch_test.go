@@ -3,6 +3,7 @@ package nodeinstall
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -10,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/pullpass/pullpass/internal/test/testkit"
 )
@@ -356,5 +359,43 @@ rm -f /etc/systemd/system/multi-user.target.wants/pullpass-node-install-undo.ser
 `
 	if got := string(p.script()); got != want {
 		t.Errorf("%s\nwant\n%s", got, want)
+	}
+}
+
+// A file that cannot be put back stays kept, so that the next attempt puts it back.
+func TestARollBackThatFailsIsRepeated(t *testing.T) {
+	t.Parallel()
+	const config = "/etc/eks/image-credential-provider/config.json"
+	for n := range 3 { // the roll-back reads it twice, and puts it back
+		t.Run(fmt.Sprint(n), func(t *testing.T) {
+			onHost(t, "eks", func(t *testing.T, h *host) {
+				h.apply(desired("v1.33.5"))
+				before := withoutRecord(h.files())
+				next, operations, fails := desired("v1.33.5"), 0, false
+				next.Provider = []byte(strings.Replace(testProvider, "ghcr.io", "quay.io", 1))
+				next.Hosts = map[string][]byte{"quay.io": []byte(testHosts)}
+				h.kubelet.sick = func() error { fails = true; return errors.New("sick") }
+				h.tree.Failing = func(name string) error {
+					if fails && name == config {
+						if operations++; operations == n+1 {
+							return unix.EIO
+						}
+					}
+					return nil
+				}
+				if _, err := h.Apply(t.Context(), next); !errors.Is(err, unix.EIO) {
+					t.Errorf("%d operations: %v", operations, err)
+				}
+				h.tree.Failing = nil
+				if _, err := h.Apply(t.Context(), next); !errors.Is(err, ErrRejected) {
+					t.Error(err)
+				}
+				for name, text := range withoutRecord(h.files()) {
+					if strings.HasPrefix(name, "/etc/eks") && text != before[name] {
+						t.Errorf("%s: %s", name, text)
+					}
+				}
+			})
+		})
 	}
 }
