@@ -28,7 +28,7 @@ import (
 // These tests run the commands in a separate process. strace kills it, or makes its disk full or
 // faulty, at one system call after the other.
 var (
-	crashEvery = flag.Int("crash-every", 0, "disturb the commands at every file operation (1), every second (2), and so on; 0: let every twentieth fail, and no more")
+	crashEvery = flag.Int("crash-every", 0, "disturb the commands at every file operation (1), every second (2), and so on; 0: let every fiftieth fail, and no more")
 	crashChild = flag.String("crash-child", "", "a command that is to be disturbed, in JSON: the test runs itself with it")
 )
 
@@ -463,7 +463,7 @@ func crash(t *testing.T, s scenario) {
 // failEach makes one operation after the other fail, reads too, in this process. The command must
 // report it, and end its work when it is given again.
 func (s scenario) failEach(t *testing.T, wanted map[string]string) {
-	every := cmp.Or(*crashEvery, 20)
+	every := cmp.Or(*crashEvery, 50)
 	for n, done := 1+len(t.Name())%every, false; !done && !t.Failed(); n += every {
 		run := s.copyTo(t, filepath.Join(t.TempDir(), "run"))
 		synctest.Test(t, func(t *testing.T) {

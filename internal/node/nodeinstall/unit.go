@@ -1,7 +1,9 @@
 package nodeinstall
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"path"
 	"slices"
 	"strings"
@@ -47,7 +49,11 @@ func unitLines(tree *hostfs.Tree, unit string) (lines []unitLine, err error) {
 		all = append(all, files[base])
 	}
 	for _, name := range all {
-		if target, err := tree.Follow(name); err == nil && target == "/dev/null" {
+		target, err := tree.Follow(name)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
+		}
+		if target == "/dev/null" {
 			continue // masked
 		}
 		content, err := readIfThere(tree, name)
