@@ -329,16 +329,22 @@ func (w *world) editsObject() {
 
 func (w *world) deletesObject() {
 	c := pick(w, w.clusters)
-	all := maps.Clone(c.objects.now())
-	names := slices.Sorted(maps.Keys(all))
-	if len(names) == 0 {
-		return
+	if name, is := dropsOne(w, &c.objects); is {
+		c.api.Remove("accesspolicies", "", name)
+		w.say("  %s %s", c.name, name)
 	}
-	name := pick(w, names)
+}
+
+// dropsOne removes one of the objects that there are now, if there is any, and returns its name.
+func dropsOne[M ~map[string]V, V any](w *world, objects *history[M]) (name string, is bool) {
+	all := maps.Clone(objects.now())
+	if len(all) == 0 {
+		return "", false
+	}
+	name = pick(w, slices.Sorted(maps.Keys(all)))
 	delete(all, name)
-	c.objects.set(all)
-	c.api.Remove("accesspolicies", "", name)
-	w.say("  %s %s", c.name, name)
+	objects.set(all)
+	return name, true
 }
 
 func (w *world) editsRequest() {
@@ -354,17 +360,11 @@ func (w *world) editsRequest() {
 
 func (w *world) deletesRequest() {
 	c := pick(w, w.clusters)
-	all := maps.Clone(c.requests.now())
-	names := slices.Sorted(maps.Keys(all))
-	if len(names) == 0 {
-		return
+	if key, is := dropsOne(w, &c.requests); is {
+		namespace, name, _ := strings.Cut(key, "/")
+		c.api.Remove("repositoryaccesses", namespace, name)
+		w.say("  %s %s", c.name, key)
 	}
-	key := pick(w, names)
-	delete(all, key)
-	c.requests.set(all)
-	namespace, name, _ := strings.Cut(key, "/")
-	c.api.Remove("repositoryaccesses", namespace, name)
-	w.say("  %s %s", c.name, key)
 }
 
 // duration is mostly short, and sometimes more than a day.

@@ -340,6 +340,8 @@ func (w *world) judge(r *replica, t *token, address string, repositories []strin
 	stale := time.Since(later(heard, w.began)) // objects count for a day
 	for _, repository := range repositories {
 		v.must[repository] = true
+		mayBeAsked := slices.ContainsFunc(asking, func(r requests) bool { return r.ask(t.pod, repository) })
+		mustBeAsked := !slices.ContainsFunc(asking, func(r requests) bool { return !r.ask(t.pod, repository) })
 		for _, file := range files {
 			for _, all := range objects {
 				byFile, byObject, ifAsked := file.allows(t.pod, repository, false), false, file.allows(t.pod, repository, true)
@@ -347,13 +349,9 @@ func (w *world) judge(r *replica, t *token, address string, repositories []strin
 					byObject = byObject || p.allows(t.pod, repository, false)
 					ifAsked = ifAsked || p.allows(t.pod, repository, true)
 				}
-				isAsked := func(r requests) bool { return r.ask(t.pod, repository) }
-				isNotAsked := func(r requests) bool { return !r.ask(t.pod, repository) }
-				mayBeAsked := ifAsked && slices.ContainsFunc(asking, isAsked)
-				mustBeAsked := ifAsked && !slices.ContainsFunc(asking, isNotAsked)
 				within := !strings.HasPrefix(repository, "elsewhere/")
-				mayObject := (byObject || mayBeAsked) && within && w.downFor(r, api) < 24*time.Hour+time.Minute
-				mustObject := (byObject || mustBeAsked) && within && stale < 23*time.Hour
+				mayObject := (byObject || ifAsked && mayBeAsked) && within && w.downFor(r, api) < 24*time.Hour+time.Minute
+				mustObject := (byObject || ifAsked && mustBeAsked) && within && stale < 23*time.Hour
 				v.may[repository] = v.may[repository] || byFile || mayObject
 				v.must[repository] = v.must[repository] && (byFile || mustObject)
 			}
