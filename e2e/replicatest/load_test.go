@@ -40,7 +40,7 @@ const (
 	betweenRequests = 50 * time.Millisecond
 	retryAfter      = 2 * time.Second // a kubelet begins with ten seconds
 	requestLimit    = 10 * time.Second
-	sampleOneIn     = 10 // of the granted tokens is shown to the registry
+	sampleOneIn     = 10 // of the granted tokens of a kind is shown to the registry
 )
 
 // How often each kind of request is answered in each phase of a scenario: enough that a wrong grant would show.
@@ -99,7 +99,7 @@ type load struct {
 	faults   []string // of other things than answers
 	revoked  []string // tokens of ServiceAccounts that are revoked
 	pods     map[int]time.Time
-	sampled  int
+	sampled  map[kind]int
 	accepted int // manifests that the registry gave
 	refused  int // and those that it refused, as it must
 }
@@ -115,7 +115,7 @@ type owned struct {
 // startLoad runs the load until the test ends.
 func (f *fleet) startLoad(t *testing.T) {
 	t.Helper()
-	l := &load{f: f, tls: &tls.Config{RootCAs: f.ca.Pool()}, owned: map[kind][]*owned{}, asking: map[int]time.Time{}, pods: map[int]time.Time{}}
+	l := &load{f: f, tls: &tls.Config{RootCAs: f.ca.Pool()}, owned: map[kind][]*owned{}, asking: map[int]time.Time{}, pods: map[int]time.Time{}, sampled: map[kind]int{}}
 	f.load = l
 	for kind, count := range map[kind]int{kindKnown: knownTokens, kindForeign: 2, kindGreedy: 4} {
 		token := ""
@@ -402,8 +402,8 @@ func (l *load) note(ctx context.Context, a answer) {
 	l.answers = append(l.answers, a)
 	show := false
 	if a.status == http.StatusOK {
-		l.sampled++
-		show = l.sampled%sampleOneIn == 0
+		show = l.sampled[a.kind]%sampleOneIn == 0 // the first of each kind, so that none goes unseen in a short load
+		l.sampled[a.kind]++
 	}
 	l.mu.Unlock()
 	if show {
