@@ -20,10 +20,9 @@
 // change. Replicas' clocks are up to 20 seconds off, and up to half a percent fast or slow.
 //
 // These parts are not simulated: TLS of the replicas' listeners, events of files, token endpoints of
-// upstreams, events of pods, tokens of pull secrets at a replica. All timers run
-// by the time itself. So does the verification of issued tokens, which is distribution's. A token that is
-// accepted after its end would not show: no token is issued for it. miniredis stands in for Redis; the
-// suite of package statetest holds both to the same behaviour.
+// upstreams, events of pods. All timers run by the time itself. So does the verification of issued tokens,
+// which is distribution's. A token that is accepted after its end would not show: no token is issued for
+// it. miniredis stands in for Redis; the suite of package statetest holds both to the same behaviour.
 //
 // The package has tests only: make simulate.
 package simulation

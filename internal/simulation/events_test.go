@@ -32,6 +32,7 @@ type event struct {
 var kinds = []event{
 	{"pod starts", 60, (*world).podStarts},
 	{"pod ends", 40, (*world).podEnds},
+	{"a Secret gets a token", 15, (*world).secretFilled},
 	{"token is issued", 60, (*world).tokenIssued},
 	{"bad token is made", 15, (*world).tokenFlawed},
 	{"all pods of an account end", 1, (*world).accountEnds},
@@ -131,10 +132,11 @@ func (w *world) podStarts() {
 	w.newToken(p, time.Hour, "")
 }
 
+func (w *world) secretFilled() { w.newToken(w.newSecret(pick(w, w.clusters)), longestOfSecrets, "") }
+
 func (w *world) podEnds() {
 	if p := w.somePod(); p != nil {
-		p.deleted = time.Now()
-		p.cluster.api.Remove("pods", p.namespace, p.name)
+		p.end()
 		w.say("  %s", p.uid)
 	}
 }
@@ -164,8 +166,7 @@ func (w *world) accountEnds() {
 	c, namespace := pick(w, w.clusters), pick(w, namespaces)
 	for _, p := range w.pods {
 		if p.cluster == c && p.namespace == namespace && p.deleted.IsZero() {
-			p.deleted = time.Now()
-			c.api.Remove("pods", namespace, p.name)
+			p.end()
 		}
 	}
 }

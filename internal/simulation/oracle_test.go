@@ -150,7 +150,7 @@ func (r *revocation) means(t *token) bool {
 	case "token":
 		return r.name == t.id
 	case "pod":
-		return r.name == t.uid
+		return r.name == t.uid && !t.isSecret
 	case "account":
 		return r.cluster == t.cluster.name && r.namespace == t.namespace
 	}
@@ -173,6 +173,8 @@ var (
 	ofWatches = freshness{2 * time.Second, time.Minute}
 	// Within a second, or five if a message is lost; normal three seconds after a fault.
 	ofRevocations = freshness{6 * time.Second, 9 * time.Second}
+	// A review counts for a minute by the replica's clock, which may be set back by 40 seconds.
+	ofReviews = freshness{110 * time.Second, 0}
 	// Every five minutes; a fetch takes ten seconds at most.
 	ofKeys = freshness{310 * time.Second, 310 * time.Second}
 )
@@ -300,23 +302,25 @@ func (w *world) judge(r *replica, t *token, address string, repositories []strin
 	// Its objects.
 	api := "api-" + c.name
 	heard := w.heard(r, c)
-	if !t.deleted.IsZero() {
+	if t.isSecret {
+		w.judgeSecretToken(r, t, &v)
+	} else if !t.deleted.IsZero() {
 		if !heard.IsZero() && t.deleted.Before(heard) {
 			never("its pod is gone")
 		}
 		doubt(false)
 	}
-	answer(!heard.IsZero() && t.created.Before(heard) || w.upFor(r.host, api) > ofWatches.settle)
+	answer(!t.isSecret && !heard.IsZero() && t.created.Before(heard) || w.upFor(r.host, api) > ofWatches.settle)
 
 	// Revocations.
 	w.judgeRevocations(r, t, &v)
 
 	// Its first caller.
-	if t.owner != "" && t.owner != address {
+	if t.owner != "" && t.owner != address && !t.isSecret {
 		never("another caller owns it")
 	}
 	for other := range t.tried {
-		doubt(other == address)
+		doubt(other == address || t.isSecret)
 	}
 	answer(w.upFor(r.host, "redis") > 5*time.Second || t.known[r])
 
@@ -359,6 +363,19 @@ func (w *world) judge(r *replica, t *token, address string, repositories []strin
 	}
 	answer(now.Sub(r.born) > 15*time.Second)
 	return v
+}
+
+// judgeSecretToken is for tokens that any node may present, as long as their Secret exists.
+func (w *world) judgeSecretToken(r *replica, t *token, v *verdict) {
+	switch {
+	case !slices.Contains(secretNamespaces, t.namespace):
+		v.mayBeValid, v.mustBeValid, v.why = false, false, "its namespace may not pull with Secrets"
+	case !t.deleted.IsZero():
+		v.mustBeValid = false
+		if time.Since(t.deleted) > ofReviews.lag {
+			v.mayBeValid, v.why = false, "its Secret is gone"
+		}
+	}
 }
 
 // judgeRevocations is for the token endpoint and the gateway.

@@ -45,7 +45,13 @@ const (
 	maxKeyAge = 40 * time.Minute
 )
 
-var namespaces = []string{"team-a", "team-b", "team-c"}
+// longestOfSecrets is how long tokens of Secrets live at most; others may live longer.
+const longestOfSecrets, noNode = time.Hour, -1
+
+var (
+	namespaces       = []string{"team-a", "team-b", "team-c"}
+	secretNamespaces = namespaces[:2] // may pull with tokens in Secrets
+)
 
 // world is everything that there is. One goroutine changes it.
 type world struct {
@@ -246,8 +252,9 @@ func (c *cluster) rotate(w *world, keep bool) {
 	c.api.KeyID(id)
 }
 
-// pod is one that runs, or did.
+// pod is one that runs, or did; or a Secret for which there are tokens, or was.
 type pod struct {
+	isSecret                      bool
 	cluster                       *cluster
 	namespace, name, uid, account string // account is the UID of the ServiceAccount
 	node                          int
@@ -284,6 +291,29 @@ func (w *world) newPod(c *cluster) *pod {
 	return p
 }
 
+// newSecret is one that holds a token with which any node may pull.
+func (w *world) newSecret(c *cluster) *pod {
+	namespace := pick(w, namespaces)
+	c.made++
+	p := &pod{isSecret: true, cluster: c, namespace: namespace, name: fmt.Sprint("pull-", c.made), uid: fmt.Sprint("secret-", c.name, "-", c.made), account: "sa-" + c.name + "-" + namespace, node: noNode, created: time.Now()}
+	c.api.Put("secrets", object(p.namespace, p.name, p.uid))
+	w.pods = append(w.pods, p)
+	return p
+}
+
+// end deletes the pod, or the Secret.
+func (p *pod) end() {
+	p.deleted = time.Now()
+	p.cluster.api.Remove(p.resource(), p.namespace, p.name)
+}
+
+func (p *pod) resource() string {
+	if p.isSecret {
+		return "secrets"
+	}
+	return "pods"
+}
+
 // newToken issues a token of a pod. flaw is one of flaws, or empty.
 func (w *world) newToken(p *pod, life time.Duration, flaw string) *token {
 	c := p.cluster
@@ -291,10 +321,13 @@ func (w *world) newToken(p *pod, life time.Duration, flaw string) *token {
 	now := time.Now().Add(c.skew)
 	keys := c.keys.now()
 	t := &token{pod: p, id: fmt.Sprint("jti-", c.name, "-", c.made), key: keys[len(keys)-1], flaw: flaw, tried: map[string]bool{}, known: map[*replica]bool{}}
-	issuer, audience, signer, header := c.issuer, registry, c.signers[t.key], t.key
+	issuer, audience, otherAudience, signer, header := c.issuer, registry, "https://kubernetes.default.svc", c.signers[t.key], t.key
+	if p.isSecret {
+		life, audience, otherAudience = min(life, longestOfSecrets), pullAudience, registry
+	}
 	switch flaw {
 	case "audience":
-		audience = "https://kubernetes.default.svc"
+		audience = otherAudience
 	case "signature":
 		signer = w.clusters[(slices.Index(w.clusters, c)+1)%len(w.clusters)].anySigner()
 	case "issuer": // signed by one cluster, and said to be another's
@@ -308,17 +341,19 @@ func (w *world) newToken(p *pod, life time.Duration, flaw string) *token {
 	if flaw == "account" {
 		account += "-before"
 	}
+	claims := map[string]any{"namespace": p.namespace, "serviceaccount": map[string]string{"name": "web", "uid": account}}
+	if p.isSecret {
+		claims["secret"] = map[string]string{"name": p.name, "uid": p.uid}
+	} else {
+		claims["pod"] = map[string]string{"name": p.name, "uid": p.uid}
+		claims["node"] = map[string]string{"name": fmt.Sprint("node-", p.node), "uid": fmt.Sprint("node-uid-", p.node)}
+	}
 	k, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: signer}, (&jose.SignerOptions{}).WithHeader("kid", header))
 	testkit.Must(w.t, err)
 	t.raw, err = jwt.Signed(k).Claims(map[string]any{
 		"iss": issuer, "aud": []string{audience}, "sub": "system:serviceaccount:" + p.namespace + ":web", "jti": t.id,
 		"iat": t.from.Unix(), "nbf": t.from.Unix(), "exp": t.until.Unix(),
-		"kubernetes.io": map[string]any{
-			"namespace":      p.namespace,
-			"serviceaccount": map[string]string{"name": "web", "uid": account},
-			"pod":            map[string]string{"name": p.name, "uid": p.uid},
-			"node":           map[string]string{"name": fmt.Sprint("node-", p.node), "uid": fmt.Sprint("node-uid-", p.node)},
-		},
+		"kubernetes.io": claims,
 	}).Serialize()
 	testkit.Must(w.t, err)
 	w.tokens = append(w.tokens, t)
@@ -508,7 +543,8 @@ func (w *world) configure(r *replica, longest time.Duration) {
   audiences: [%s]
   maxTokenLifetime: %s
   discovery: {caFile: ca.crt, maxKeyAge: %s}
-  kubernetes: {kubeconfigFile: %[1]s.kubeconfig, objects: {policies: true, requests: true, status: true, within: ["team-*/**", "shared/**", "up.example.com/**"]}}`, c.name, c.issuer, registry, longest, maxKeyAge)
+  pullSecrets: {audience: %s, namespaces: [%s]}
+  kubernetes: {kubeconfigFile: %[1]s.kubeconfig, objects: {policies: true, requests: true, status: true, within: ["team-*/**", "shared/**", "up.example.com/**"]}}`, c.name, c.issuer, registry, longest, maxKeyAge, pullAudience, strings.Join(secretNamespaces, ", "))
 	}
 	r.longest.set(longest)
 	w.replace(r, "pullpass.yaml", fmt.Sprintf(`
