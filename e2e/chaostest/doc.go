@@ -2,10 +2,13 @@
 // that a seed chooses come alone and together, in storms with lulls in between. An oracle says of each answer whether it may be
 // given. "make chaos" runs it for as long as you like, and "go test" for a storm and a lull.
 //
-//	world   the parts: replicas, Redis, issuer, name server, and the facts about each
+//	world   the parts: replicas, Redis, issuer, name server, API server, and the facts about each
 //	faults  a deck of all kinds: each comes before any comes again. A long run fails if one of them did not come
 //	load    requests that are valid, forged, expired, revoked, not allowed, stolen or anonymous, by GET and by POST
 //	oracle  the answers that may be given and those that must, from the documented delays and from earlier answers
+//
+// A second cluster has a real API server (apiServer), whose pods and RepositoryAccess objects come and go. What happens to it must
+// not be noticed by callers of the first one.
 //
 // One of the replicas only notes replays. It grants while Redis is away, so a revocation that it forgot is seen.
 //

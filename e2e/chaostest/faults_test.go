@@ -45,6 +45,7 @@ const (
 	ofProcess  = "process"
 	ofRedis    = "Redis"
 	ofResolver = "resolver"
+	ofAPI      = "API server"
 )
 
 var kinds = []kind{
@@ -71,6 +72,12 @@ var kinds = []kind{
 	{"deny", "", (*world).deny},
 	{"broken policy", "", (*world).broken},
 	{"revocation", "", (*world).revoke},
+	{"API server killed", ofAPI, (*world).apiKilled},
+	{"API server hangs", ofAPI, (*world).apiHangs},
+	{"API server is far", "", (*world).apiFar},
+	{"API server partitioned", "", (*world).apiPartitioned},
+	{"RepositoryAccess edited", "", (*world).accessEdited},
+	{"pod replaced", "", (*world).podReplaced},
 }
 
 func (w *world) note(format string, args ...any) {
@@ -189,12 +196,12 @@ func (w *world) frozen(_ *rand.Rand, r *replica) *fault {
 	return &fault{
 		where: r,
 		begin: func(t *testing.T) {
-			w.change(func() { r.frozen = append(r.frozen, span{from: time.Now()}); r.loseRedis() })
+			w.change(func() { r.frozen = append(r.frozen, span{from: time.Now()}); r.loseRedis(); r.loseAPI() })
 			r.proxy.Freeze(t)
 		},
 		end: func(t *testing.T) {
 			r.proxy.Thaw(t)
-			w.change(func() { r.frozen[len(r.frozen)-1].to = time.Now(); r.findRedis() })
+			w.change(func() { r.frozen[len(r.frozen)-1].to = time.Now(); r.findRedis(); r.findAPI() })
 		},
 	}
 }
@@ -218,8 +225,9 @@ func (w *world) clock(r *replica, seconds int64) *fault {
 	}
 	return &fault{
 		where: r, detail: fmt.Sprintf("%ds", seconds),
-		begin: func(t *testing.T) { set(t, seconds) },
-		end:   func(t *testing.T) { set(t, 0) },
+		// Meanwhile the API server's certificate is not valid.
+		begin: func(t *testing.T) { w.change(r.loseAPI); set(t, seconds) },
+		end:   func(t *testing.T) { set(t, 0); w.change(r.findAPI) },
 	}
 }
 

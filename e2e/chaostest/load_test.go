@@ -34,6 +34,7 @@ const (
 // token is one of the issuer. The first lines do not change; the others are guarded by the lock of the world.
 type token struct {
 	text, account, namespace, address string
+	pod                               string // its path in the API; empty: the first cluster has no API server
 	key                               int
 	issued, until                     time.Time
 
@@ -52,6 +53,7 @@ type request struct {
 	repository string // its first part
 	address    string
 	stolen     bool
+	live       bool // of the second cluster
 	get        bool
 }
 
@@ -107,6 +109,11 @@ func (l *load) run(ctx context.Context) {
 func (l *load) choose() (request, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.random.IntN(5) == 0 {
+		if q, ok := l.chooseLive(); ok {
+			return q, nil
+		}
+	}
 	n := l.random.IntN(accounts + len(l.revoked))
 	namespace := namespaces[l.random.IntN(len(namespaces))]
 	if len(l.revoked) > 0 && l.random.IntN(6) == 0 {
@@ -206,6 +213,9 @@ func (l *load) ask(r *replica, q request) {
 	}
 	if a.granted {
 		note(r.knownKeys, q.token.key, to)
+	}
+	if a.granted && q.live {
+		r.liveGranted = earlier(r.liveGranted, to)
 	}
 	if a.granted && !q.stolen && r.number != auditing {
 		q.token.granted = earlier(q.token.granted, to)

@@ -9,6 +9,6 @@ import (
 
 func TestMain(m *testing.M) {
 	isolate.Main(m, func(t testing.TB) {
-		programs.Build(t, programs.Pullpass, programs.PullpassWithClock, programs.RedisServer, programs.RedisCLI)
+		programs.Build(t, programs.Pullpass, programs.PullpassWithClock, programs.RedisServer, programs.RedisCLI, programs.Etcd, programs.KubeAPIServer)
 	})
 }

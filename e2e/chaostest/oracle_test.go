@@ -66,22 +66,23 @@ type verdict struct {
 	why        string
 }
 
+func (v *verdict) never(why string) { v.mayGrant, v.mustGrant, v.why = false, false, why }
+
 // judge says which answers may be given to a request that was under way from one time to the other.
 func (w *world) judge(r *replica, q request, from, to time.Time) verdict {
 	v := verdict{mayGrant: true, mustGrant: true, mustAnswer: true}
-	never := func(why string) { v.mayGrant, v.mustGrant, v.why = false, false, why }
 	if q.flaw != "" {
-		never(q.flaw)
+		v.never(q.flaw)
 	}
 
 	// Its times, by the replica's clock.
 	early, late := slices.Min(r.clock.between(from.Add(-edge), to)), slices.Max(r.clock.between(from.Add(-edge), to))
 	if q.token != nil {
 		if to.Add(late + edge).Before(q.token.issued.Add(-leeway)) {
-			never("not valid yet")
+			v.never("not valid yet")
 		}
 		if from.Add(early - edge).After(q.token.until) {
-			never("expired")
+			v.never("expired")
 		}
 		v.mustGrant = v.mustGrant && from.Add(early-edge).After(q.token.issued) && to.Add(late+edge).Before(q.token.until)
 	}
@@ -100,14 +101,16 @@ func (w *world) judge(r *replica, q request, from, to time.Time) verdict {
 			since = s.from.Add(-filesLag)
 		}
 	}
-	if q.namespace != "" {
+	if q.live {
+		w.judgeLive(r, q, from, to, &v)
+	} else if q.namespace != "" {
 		may, must := false, true
 		for _, p := range r.policy.between(since, to) {
 			allowed := p.allows(q.namespace) && q.repository == q.namespace
 			may, must = may || allowed, must && allowed
 		}
 		if !may {
-			never("not allowed")
+			v.never("not allowed")
 		}
 		v.mustGrant = v.mustGrant && must
 	}
@@ -123,18 +126,18 @@ func (w *world) judge(r *replica, q request, from, to time.Time) verdict {
 		switch {
 		case d.confirmed.IsZero(): // it may be in Redis
 		case before(r.refusedAccount[d.account], from):
-			never("revoked, as this replica said before")
+			v.never("revoked, as this replica said before")
 		case d.confirmed.Before(r.started) && !lost:
-			never("revoked before this process began, and it grants nothing until it has read the revocations")
+			v.never("revoked before this process began, and it grants nothing until it has read the revocations")
 		case d.confirmed.Before(from.Add(-revokedLag)) && redis && !(lost && r.born.Add(startLag).After(w.redisLost)):
-			never("revoked")
+			v.never("revoked")
 		}
 	}
 
 	// Its owner.
 	knows := q.token != nil && before(q.token.known[r], from) && q.token.known[r].After(r.started) // by this process
 	if q.stolen && r.number != auditing && (knows || !w.mayForget(q.token, to)) {
-		never("another caller owns it")
+		v.never("another caller owns it")
 	}
 	v.mustGrant = v.mustGrant && (q.token == nil || !q.token.contested)
 	v.mustAnswer = v.mustAnswer && (redis || knows || r.number == auditing && before(r.listed, from))
@@ -147,11 +150,11 @@ func (w *world) judge(r *replica, q request, from, to time.Time) verdict {
 		if withdrawn := w.withdrawn[q.key]; !withdrawn.IsZero() && withdrawn.Before(to) {
 			v.mustGrant, knowsKey = false, asked
 			if withdrawn.Before(from.Add(-oldKeyLag)) && w.issuerHeld(r, from.Add(-oldKeyLag), to) {
-				never("its key was withdrawn")
+				v.never("its key was withdrawn")
 			}
 			for key, since := range r.knownKeys {
 				if key >= q.key+2 && since.Before(from) {
-					never("its key was withdrawn, and this replica has a later one")
+					v.never("its key was withdrawn, and this replica has a later one")
 				}
 			}
 		}

@@ -45,6 +45,7 @@ type world struct {
 	link     *isolate.Link
 	server   *redis.Server
 	config   pullpass.Config
+	api      *apiServer
 	other    string // program of the other release
 	jwks     jose.JSONWebKeySet
 	replicas []*replica
@@ -75,6 +76,7 @@ type replica struct {
 	number int
 	proxy  *pullpass.Proxy
 	way    *relay.Relay // to Redis
+	api    *relay.Relay // to the API server
 	config pullpass.Config
 	disk   string
 	clocks string // file of its clock
@@ -90,6 +92,9 @@ type replica struct {
 	knownKeys      map[int]time.Time    // since when it has granted for tokens of the key
 	refusedAccount map[string]time.Time // since when it has said that the account is revoked
 	listed         time.Time            // since when it has the revocations
+	apiFaults      int
+	cutOff         []span    // when it may not have been able to ask the API server
+	liveGranted    time.Time // since when it has granted to pods of the second cluster
 }
 
 func (w *world) event(format string, args ...any) {
@@ -116,6 +121,7 @@ func startWorld(t *testing.T, other string) *world {
 		Signing: pullpass.Signing{Trust: "jwks", KeyFile: signer.KeyFile},
 	}
 	w.issuerUp.set(true)
+	w.startAPIServer(t)
 	passwordFile := testenv.WriteFile(t, filepath.Join(t.TempDir(), "password"), password)
 	for n := range replicas {
 		r := &replica{
@@ -132,6 +138,7 @@ func startWorld(t *testing.T, other string) *world {
 		r.config.AuditFile = filepath.Join(r.disk, "audit.log")
 		r.config.State.Redis = pullpass.Redis{Addresses: []string{r.way.Address}, Username: redis.User, PasswordFile: passwordFile}
 		r.config.Environment = []string{programs.ClockFileVariable + "=" + r.clocks}
+		w.api.connect(t, r)
 		r.redis.set(true)
 		r.clock.set(0)
 		r.policy.set(policy{allow: namespaces})
@@ -154,7 +161,7 @@ func (w *world) start(t *testing.T, r *replica) {
 	proxy := pullpass.Start(t, w.ca, r.config)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	r.proxy, r.started, r.born, r.listed = proxy, started, time.Now(), time.Time{}
+	r.proxy, r.started, r.born, r.listed, r.liveGranted = proxy, started, time.Now(), time.Time{}, time.Time{}
 	r.policy = history[policy]{{r.born, r.policy.now()}}
 	r.spoilt, r.frozen, r.knownKeys, r.refusedAccount = nil, nil, map[int]time.Time{}, map[string]time.Time{}
 	r.alive.set(true)
@@ -167,7 +174,8 @@ func accountOf(namespace string, number int) string {
 func (p policy) file() string {
 	list := func(names []string) string { return strings.Join(names, ", ") }
 	text := "apiVersion: pullpass.dev/v1alpha1\nkind: AccessPolicy\nrules:\n" +
-		fmt.Sprintf("- {name: own, subjects: [{namespaces: [%s]}], allow: [{repositories: [\"{namespace}/**\"], actions: [pull]}]}\n", list(p.allow))
+		fmt.Sprintf("- {name: own, subjects: [{namespaces: [%s]}], allow: [{repositories: [\"{namespace}/**\"], actions: [pull]}]}\n", list(p.allow)) +
+		"- {name: ceiling, subjects: [{namespaces: [live-*]}], requests: true, allow: [{repositories: [\"{namespace}/**\"], actions: [pull]}]}\n"
 	if len(p.deny) > 0 {
 		text += fmt.Sprintf("deny:\n- {name: denied, subjects: [{namespaces: [%s]}]}\n", list(p.deny))
 	}
