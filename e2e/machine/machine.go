@@ -103,7 +103,13 @@ func (m *Machine) Boot(t testing.TB) {
 		return nil
 	})
 	t.Cleanup(func() {
-		if t.Failed() && m.init == init {
+		if m.init != init {
+			return // it was switched on again
+		}
+		if secrets.Captures() {
+			_, _ = m.Run(context.Background(), "journalctl", "--no-pager") // Run keeps what it prints
+		}
+		if t.Failed() {
 			journal, _ := m.Run(context.Background(), "journalctl", "--boot", "--no-pager", "--lines=150")
 			t.Logf("journal of %s:\n%s", m.config.Name, journal)
 		}

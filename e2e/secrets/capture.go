@@ -89,7 +89,7 @@ func SeenFiles(dir string) {
 	})
 }
 
-var productFile = regexp.MustCompile(`pullpass|certs\.d|credential-provider|/log/pods/`)
+var productFile = regexp.MustCompile(`pullpass|certs\.d|credential-provider.*\.(ya?ml|json)$|/log/pods/`)
 
 // Seen returns a new file for the output of a program. The file is closed when nothing refers to it any longer.
 func Seen(name string) io.Writer {

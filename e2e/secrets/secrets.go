@@ -36,8 +36,12 @@ func Found(data []byte, credentials ...string) string {
 	return ""
 }
 
+// publicPrefix is that of each push credential. It is no secret.
+const publicPrefix = "pullpass-push."
+
 // pieces yields those of all forms of a credential.
 func pieces(credential string) func(yield func(string) bool) {
+	credential = strings.TrimPrefix(credential, publicPrefix)
 	return func(yield func(string) bool) {
 		for _, form := range forms(credential) {
 			for i := 0; i+pieceLength <= len(form); i += pieceStep {

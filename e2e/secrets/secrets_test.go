@@ -42,6 +42,9 @@ func TestFound(t *testing.T) {
 			t.Errorf("%s: %q was found in %q", name, piece, data)
 		}
 	}
+	if piece := Found([]byte(publicPrefix+"SEALED"), publicPrefix+token); piece != "" {
+		t.Errorf("the public prefix %q was found", piece)
+	}
 	if Found([]byte("text"), "") != "" {
 		t.Error("no credential was found")
 	}
