@@ -217,8 +217,8 @@ func (l *load) chooseLive() (request, bool) {
 	return q, true
 }
 
-// judgeLive says what the replica may know of the second cluster. What it has read counts while it cannot ask (for 24 hours); what
-// happened since may count or not, until it has connected again.
+// judgeLive says what the replica may know of the second cluster. While it cannot ask, its last answers count (for 24 hours). Later
+// changes may count or not, until it has connected again.
 func (w *world) judgeLive(r *replica, q request, from, to time.Time, v *verdict) {
 	since := from.Add(-objectsLag)
 	for _, s := range slices.Backward(r.cutOff) {

@@ -7,8 +7,8 @@
 //	load    requests that are valid, forged, expired, revoked, not allowed, stolen or anonymous, by GET and by POST
 //	oracle  the answers that may be given and those that must, from the documented delays and from earlier answers
 //
-// A second cluster has a real API server (apiServer), whose pods and RepositoryAccess objects come and go. What happens to it must
-// not be noticed by callers of the first one.
+// A second cluster has a real API server (apiServer), whose pods and RepositoryAccess objects come and go. Callers
+// of the first cluster must not notice its faults.
 //
 // One of the replicas only notes replays. It grants while Redis is away, so a revocation that it forgot is seen.
 //

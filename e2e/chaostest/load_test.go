@@ -208,7 +208,7 @@ func (l *load) ask(r *replica, q request) {
 	if a.status == http.StatusForbidden && strings.Contains(a.message, "revoked") {
 		note(r.refusedAccount, q.token.account, to)
 	}
-	if a.status == http.StatusForbidden || a.granted {
+	if a.status == http.StatusForbidden && !q.live || a.granted { // a pod that is gone is refused before revocations are looked at
 		r.listed = earlier(r.listed, to)
 	}
 	if a.granted {

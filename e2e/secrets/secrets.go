@@ -36,7 +36,7 @@ func Found(data []byte, credentials ...string) string {
 	return ""
 }
 
-// publicPrefix is that of each push credential. It is no secret.
+// publicPrefix begins each push credential, and is public.
 const publicPrefix = "pullpass-push."
 
 // pieces yields those of all forms of a credential.
