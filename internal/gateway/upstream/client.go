@@ -415,11 +415,14 @@ func (c *Client) send(r *http.Request, authorization string, body *unsent) (*htt
 		out.Header.Set("Expect", "100-continue") // a 401 then costs no bytes
 	}
 	response, err := c.traced(spanRegistry, c.wire, out)
-	if err == nil {
-		return response, nil
-	}
 	failed := body.failure()
+	if err == nil && failed != nil { // the upstream may answer to the end of the connection as if it had the whole body
+		_ = response.Body.Close()
+		err = failed
+	}
 	switch {
+	case err == nil:
+		return response, nil
 	case r.Context().Err() != nil:
 		return nil, r.Context().Err()
 	case failed != nil:

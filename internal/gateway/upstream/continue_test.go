@@ -3,11 +3,14 @@ package upstream
 import (
 	"bufio"
 	"context"
+	"errors"
 	"io"
 	"net"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/iotest"
 	"time"
 
 	"github.com/pullpass/pullpass/internal/test/testkit"
@@ -40,4 +43,42 @@ func TestABodyThatNobodyAsksFor(t *testing.T) {
 		c.wire.CloseIdleConnections()
 		_ = theirs.Close()
 	})
+}
+
+// half ends what it sends at the first Close, as TLS does before its connection ends.
+type half struct {
+	*net.TCPConn
+	closed atomic.Bool
+}
+
+func (c *half) Close() error {
+	if !c.closed.Swap(true) {
+		return c.CloseWrite()
+	}
+	return c.TCPConn.Close()
+}
+
+// A body that could not be read was not pushed, whatever the upstream answers to what it got.
+func TestAnAnswerToAPartOfABody(t *testing.T) {
+	t.Parallel()
+	c := clientOf(t, func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		w.WriteHeader(http.StatusCreated)
+	}, nil)
+	dial := c.wire.dial
+	c.wire.dial = func(ctx context.Context, network, address string) (net.Conn, error) {
+		inner, err := dial(ctx, network, address)
+		if err != nil {
+			return nil, err
+		}
+		return &half{TCPConn: inner.(*net.TCPConn)}, nil
+	}
+	u := *c.Base()
+	u.Path = "/v2/a/manifests/v1"
+	body := io.NopCloser(io.MultiReader(strings.NewReader("half"), iotest.ErrReader(errors.New("malformed"))))
+	request := (&http.Request{Method: http.MethodPut, URL: &u, Host: u.Host, Header: http.Header{}, Body: body, ContentLength: -1}).WithContext(t.Context())
+	var blamed *Error
+	if response, err := c.send(request, "", &unsent{from: body}); !errors.Is(err, ErrBody) || errors.As(err, &blamed) {
+		t.Errorf("%v, %v", response, err)
+	}
 }
