@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -37,6 +38,12 @@ func TestStalledBody(t *testing.T) {
 		var failed *upstream.Error
 		if !errors.As(err, &failed) || failed.Reason != refusal.UpstreamTimeout || failed.Status != http.StatusOK || time.Since(began) != stallTimeout {
 			t.Errorf("%v after %s", err, time.Since(began))
+		}
+
+		ctx, cancel = context.WithCancelCause(t.Context())
+		err = (&Handler{}).answerTags(cancel, q, &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(body{ctx})}, "")
+		if failed = nil; !errors.As(err, &failed) || failed.Reason != refusal.UpstreamTimeout || failed.Status != http.StatusOK || time.Since(began) != 2*stallTimeout {
+			t.Errorf("a list of tags: %v after %s", err, time.Since(began))
 		}
 	})
 }

@@ -33,9 +33,12 @@ func (h *Handler) answerTags(cancel context.CancelCauseFunc, q *request, respons
 	head := make([]byte, shortList)
 	n, err := io.ReadFull(list, head)
 	watch.Stop()
-	whole := errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
+	whole := errors.Is(err, io.ErrUnexpectedEOF) // no list is empty
+	var stalled *upstream.Error
 	switch {
 	case err == nil || whole:
+	case errors.As(list.body.err, &stalled):
+		return stalled
 	case list.body.err != nil:
 		return &upstream.Error{Reason: refusal.UpstreamBroken, Upstream: q.target.upstream, Status: response.StatusCode, Message: "its list of tags broke off", Err: list.body.err}
 	default:
