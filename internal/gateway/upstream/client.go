@@ -330,7 +330,7 @@ func (c *Client) token(ctx context.Context, wants challenge, used *credential, n
 			return got.err
 		}
 		next, err := c.logins.Login(ctx, need.Caller)
-		if err != nil || loginHash(&next) == used.hash {
+		if err != nil {
 			return got.err
 		}
 		used.login, used.hash = &next, loginHash(&next)
@@ -447,9 +447,7 @@ func (c *Client) timed(span string, transport http.RoundTripper, r *http.Request
 	case err == nil:
 		response.Body = &answer{response.Body, cancel}
 		return response, nil
-	case r.Context().Err() != nil:
-		err = r.Context().Err()
-	case context.Cause(ctx) != nil:
+	case context.Cause(ctx) != nil: // also that of r
 		err = context.Cause(ctx)
 	}
 	cancel(nil)

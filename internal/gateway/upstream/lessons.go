@@ -67,9 +67,7 @@ func (l *lessons) refuse(need Need, e *Error, until time.Time) {
 
 // forget makes a need use the shared challenge again.
 func (l *lessons) forget(need Need) {
-	if l.known.Len() > 0 {
-		l.known.Remove(need.key())
-	}
+	l.known.Remove(need.key())
 }
 
 // refusal returns why a need is refused now, or nil. The cause is its own lesson, or a 429 of the
@@ -79,7 +77,7 @@ func (c *Client) refusal(learned lesson) *Error {
 	if wait := c.held(); wait > 0 {
 		return c.limited(wait)
 	}
-	if learned.refusal == nil || !now.Before(learned.until) {
+	if !now.Before(learned.until) {
 		return nil
 	}
 	if learned.refusal.Reason == refusal.UpstreamLimited {
@@ -96,11 +94,7 @@ func (c *Client) limited(wait time.Duration) *Error {
 
 // held returns for how long all requests are refused. Only the response to GET /v2/ decides that.
 func (c *Client) held() time.Duration {
-	until := c.heldUntil.Load()
-	if until == 0 {
-		return 0
-	}
-	return max(time.Unix(0, until).Sub(c.now()), 0)
+	return max(time.Unix(0, c.heldUntil.Load()).Sub(c.now()), 0)
 }
 
 // holdAll refuses all requests after a 429 to GET /v2/, until Run may ask again. A 429 that some

@@ -80,9 +80,9 @@ func (c *Client) probe(ctx context.Context) {
 			found = nil // anonymous requests are for single repositories there
 		}
 	default:
-		found, err = c.probeLogin(ctx)
+		found = c.probeLogin(ctx)
 	}
-	if err != nil || ctx.Err() != nil {
+	if ctx.Err() != nil {
 		return
 	}
 	if found != nil && found.Reason == refusal.UpstreamDenied {
@@ -94,19 +94,17 @@ func (c *Client) probe(ctx context.Context) {
 	c.noted(found)
 }
 
-// probeLogin checks the gateway's own login, if it has one. The error is that of ctx.
-func (c *Client) probeLogin(ctx context.Context) (*Error, error) {
+// probeLogin checks the gateway's own login, if it has one. When ctx has ended, its result means nothing.
+func (c *Client) probeLogin(ctx context.Context) *Error {
 	login, err := c.logins.Login(ctx, "")
 	switch {
 	case errors.Is(err, ErrNoCaller):
-		return nil, nil // each caller has its own credential
-	case ctx.Err() != nil:
-		return nil, ctx.Err()
+		return nil // each caller has its own credential
 	case err != nil:
-		return c.asError(c.noLogin(ctx, err)), nil
+		return c.asError(c.noLogin(ctx, err))
 	}
-	found, err := c.verdictOn(ctx, &login, loginHash(&login))
-	return found.failure, err
+	found, _ := c.verdictOn(ctx, &login, loginHash(&login))
+	return found.failure
 }
 
 // noted records the outcome of GET /v2/; nil: success.

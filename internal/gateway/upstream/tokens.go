@@ -76,13 +76,11 @@ func scopeText(scopes []registryauth.Scope) string {
 // result may instead hold an error. The returned error is that of ctx, or says that the login is
 // refused.
 func (s *tokens) token(ctx context.Context, key tokenKey, c challenge, login *Login, need Need) (upstreamToken, error) {
-	if known, ok := s.cache.Get(key); ok && s.client.now().Before(known.useful) {
+	if known, _ := s.cache.Get(key); s.client.now().Before(known.useful) {
 		return known, nil
 	}
-	if login != nil {
-		if err := s.client.refusedLogin(ctx, login, key.login); err != nil {
-			return upstreamToken{}, err
-		}
+	if err := s.client.refusedLogin(ctx, login, key.login); err != nil {
+		return upstreamToken{}, err
 	}
 	return s.asking.do(ctx, key, func(ctx context.Context) upstreamToken {
 		asking, cancel := context.WithTimeout(ctx, tokenTimeout)
@@ -111,7 +109,7 @@ func (s *tokens) replace(tenant string, key tokenKey, refused upstreamToken) boo
 	if refused.instead && s.client.now().Sub(refused.from) < refusedFor {
 		return false
 	}
-	if known, ok := s.cache.Peek(key); ok && known.value.Hash() == refused.value.Hash() {
+	if known, _ := s.cache.Peek(key); known.value.Hash() == refused.value.Hash() {
 		s.cache.Add(tenant, key, upstreamToken{instead: true})
 	}
 	return true
@@ -120,7 +118,7 @@ func (s *tokens) replace(tenant string, key tokenKey, refused upstreamToken) boo
 // ask requests a token, and remembers the outcome.
 func (s *tokens) ask(ctx context.Context, key tokenKey, c challenge, login *Login, need Need) upstreamToken {
 	known, ok := s.cache.Get(key)
-	if ok && s.client.now().Before(known.useful) {
+	if s.client.now().Before(known.useful) {
 		return known // the flight before this one has just ended
 	}
 	got, err := s.request(ctx, c, login, need.Scopes)

@@ -49,33 +49,22 @@ func newVerdicts() verdicts {
 // refusedLogin returns why a login is refused, or nil. A refused login is used again when the
 // upstream accepts it. Until then it is sent at most once in refusedFor.
 func (c *Client) refusedLogin(ctx context.Context, login *Login, hash [sha256.Size]byte) error {
-	known, ok := c.verdicts.known.Get(hash)
-	if !ok || !known.isRefusal() {
+	if known, _ := c.verdicts.known.Get(hash); !known.isRefusal() {
 		return nil
 	}
 	found, err := c.verdictOn(ctx, login, hash)
-	switch {
-	case err != nil:
-		return err
-	case found.isRefusal():
+	if found.isRefusal() {
 		return found.failure
 	}
-	return nil
+	return err
 }
 
 // verdictOn returns the upstream's verdict on a login. It asks the upstream unless the last verdict
 // is recent. The error is that of ctx.
 func (c *Client) verdictOn(ctx context.Context, login *Login, hash [sha256.Size]byte) (verdict, error) {
-	isFresh := func() (verdict, bool) {
-		known, ok := c.verdicts.known.Get(hash)
-		return known, ok && c.now().Before(known.until)
-	}
-	if known, ok := isFresh(); ok {
-		return known, nil
-	}
 	return c.verdicts.asking.do(ctx, hash, func(ctx context.Context) verdict {
-		if known, ok := isFresh(); ok {
-			return known // the flight before this one has just ended
+		if known, _ := c.verdicts.known.Get(hash); c.now().Before(known.until) {
+			return known
 		}
 		found := verdict{failure: c.tryLogin(ctx, login), until: c.now().Add(refusedFor)}
 		if ctx.Err() != nil {
@@ -126,9 +115,7 @@ func (c *Client) tryLogin(ctx context.Context, login *Login) *Error {
 		return c.refused(wants, used)
 	}
 	e := c.failureOf(response)
-	if e == nil {
-		Discard(response)
-	}
+	Discard(response)
 	return e
 }
 
