@@ -41,10 +41,10 @@ func passBack(to, from http.Header) {
 // answer forwards a response.
 func (h *Handler) answer(cancel context.CancelCauseFunc, q *request, asked *url.URL, response *http.Response) error {
 	status, t := response.StatusCode, &q.target
-	if status >= http.StatusMultipleChoices && status < http.StatusBadRequest && status != http.StatusNotModified {
+	isGood := status < http.StatusMultipleChoices
+	if !isGood && status < http.StatusBadRequest && status != http.StatusNotModified {
 		return h.invalid(q, status, "it answers "+strconv.Itoa(status)+", which leads nowhere")
 	}
-	isGood := status < http.StatusMultipleChoices
 	if isGood && isPage(response.Header) {
 		return h.invalid(q, status, "it answers with a page for browsers; see that its URL is that of a registry")
 	}
@@ -87,9 +87,6 @@ func (h *Handler) invalid(q *request, status int, message string) error {
 // stream forwards a body. If the upstream's body breaks off, the client's connection ends too.
 func (h *Handler) stream(cancel context.CancelCauseFunc, q *request, status int, body io.Reader) error {
 	q.begin(status)
-	if q.http.Method == http.MethodHead {
-		return nil
-	}
 	sent, err := pass(q.w, body, func() {
 		cancel(&upstream.Error{Reason: refusal.UpstreamTimeout, Upstream: q.target.upstream, Status: status, Message: "its answer did not go on"})
 	})
@@ -113,11 +110,11 @@ var errClient = errors.New("the client does not take the answer")
 // link rewrites the address of a list's next page to the same list at the gateway.
 func (h *Handler) link(q *request, asked *url.URL, header http.Header) (string, error) {
 	value := header.Get("Link")
-	if value == "" || q.target.kind != kindTags && q.target.kind != kindReferrers {
+	if q.target.kind != kindTags && q.target.kind != kindReferrers {
 		return "", nil
 	}
-	address, parameters, ok := strings.Cut(strings.TrimPrefix(value, "<"), ">")
-	if !ok || !strings.HasPrefix(value, "<") || !strings.Contains(parameters, "next") {
+	address, parameters, _ := strings.Cut(strings.TrimPrefix(value, "<"), ">")
+	if !strings.HasPrefix(value, "<") || !strings.Contains(parameters, "next") {
 		return "", nil
 	}
 	next, err := asked.Parse(address)

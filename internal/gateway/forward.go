@@ -27,10 +27,8 @@ func (h *Handler) forward(q *request, cancel context.CancelCauseFunc) error {
 		return err
 	}
 	r := q.upstreamRequest(ctx, to)
-	if q.target.action == actionPush {
-		q.pushes(r)
-		defer func() { q.event.Gateway.Received = q.body.n.Load() }()
-	}
+	q.pushes(r)
+	defer func() { q.event.Gateway.Received = q.body.n.Load() }()
 	response, err := q.upstream.Client.Do(r, upstream.Need{Scopes: scopes, Caller: q.bearer.account(), Holder: q.bearer.identityText(), Tenant: q.tenant})
 	if err != nil {
 		return err
@@ -72,9 +70,7 @@ func (h *Handler) address(q *request) (*url.URL, []registryauth.Scope, error) {
 	switch t.kind {
 	case kindManifest:
 		u.Path += "/manifests/" + t.reference
-		if len(q.query.tags) > 0 {
-			values["tag"] = q.query.tags
-		}
+		values["tag"] = q.query.tags
 	case kindBlob:
 		u.Path += "/blobs/" + t.reference
 	case kindTags, kindReferrers:
@@ -110,10 +106,7 @@ func (h *Handler) address(q *request) (*url.URL, []registryauth.Scope, error) {
 			scopes[0].Actions = append(scopes[0].Actions, actionDelete)
 		}
 		if q.http.Method == http.MethodPut && q.query.digest != "" {
-			values, err := url.ParseQuery(upload.RawQuery)
-			if err != nil {
-				return nil, nil, err
-			}
+			values := upload.Query() // withoutMount has read it before
 			values.Set("digest", q.query.digest)
 			upload.RawQuery = values.Encode()
 		}
@@ -137,15 +130,15 @@ func (h *Handler) mountable(q *request) string {
 
 // mountedFrom is mountable without the check of the token.
 func (h *Handler) mountedFrom(q *request) string {
-	if q.target.kind != kindUploads || q.query.mount == "" || q.query.from == "" {
+	if q.target.kind != kindUploads || q.query.mount == "" {
 		return ""
 	}
 	name := q.query.from
 	if first, _, _ := strings.Cut(name, "/"); h.Upstreams[first].Client == nil {
 		name = q.target.upstream + "/" + name // the name of an image without its registry
 	}
-	from, repository, err := h.names.split(name)
-	if err != nil || from != q.target.upstream {
+	from, repository, _ := h.names.split(name) // with an error, neither
+	if from != q.target.upstream {
 		return ""
 	}
 	return repository

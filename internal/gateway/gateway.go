@@ -183,7 +183,7 @@ func (h *Handler) parse(q *request) error {
 // authenticate identifies the holder of the token. An invalid token takes one from the limit of its
 // address. When the limit is spent, only tokens that are already known are accepted.
 func (h *Handler) authenticate(q *request) error {
-	credential, err := credentialOf(q.http.Header)
+	credential, err := credentialOf(q.http.Header) // with an error, a credential that is not valid
 	if err == nil && credential.IsZero() {
 		h.Memory.challenges.Add(1)
 		q.silent = true // every pull begins with such a request
@@ -195,10 +195,7 @@ func (h *Handler) authenticate(q *request) error {
 		if wait := h.Addresses.Wait(from); wait > 0 {
 			return tooMany(wait)
 		}
-		if err == nil {
-			b, err = h.judge.verify(credential)
-		}
-		if err != nil {
+		if b, err = h.judge.verify(credential); err != nil {
 			h.Addresses.Take(q.http.Context(), from)
 			return err
 		}
@@ -215,7 +212,7 @@ func (h *Handler) authenticate(q *request) error {
 // request takes one from the limit of its address, because each is a line in the audit log. It is
 // free for a caller with a valid token.
 func (h *Handler) limited(q *request, unread error) error {
-	if credential, err := credentialOf(q.http.Header); err != nil || !credential.IsZero() {
+	if credential, _ := credentialOf(q.http.Header); !credential.IsZero() { // with an error, none
 		var refused *rejection
 		if errors.As(h.authenticate(q), &refused) && refused.reason == refusal.LimitedAddress {
 			return refused
@@ -377,7 +374,7 @@ func (h *Handler) classify(q *request, err error) *rejection {
 func (h *Handler) challenge(q *request, fault string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, `Bearer realm="%s/token",service="%s"`, h.URL, h.Service)
-	if q.target.kind != kindVersion && q.target.action != "" {
+	if q.target.kind != kindVersion {
 		scopes := q.scope()
 		if from := h.mountedFrom(q); from != "" { // as in distribution: clients ask for the scopes in the challenge
 			scopes += " " + registryauth.Scope{Type: "repository", Name: q.target.upstream + "/" + from, Actions: []string{actionPull}}.String()

@@ -42,11 +42,8 @@ func (h *Handler) sealed(q *request, purpose string, u *url.URL) (string, error)
 
 // opened returns the upstream's address in a sealed address. The host is always the upstream's own.
 func (h *Handler) opened(q *request, purpose, sealed string) (*url.URL, error) {
-	text, err := h.Memory.sealed.Open(h.Keys, sealed, q.bound(purpose), h.Now())
-	var path *url.URL
-	if err == nil {
-		path, err = url.ParseRequestURI(text)
-	}
+	text, _ := h.Memory.sealed.Open(h.Keys, sealed, q.bound(purpose), h.Now())
+	path, err := url.ParseRequestURI(text) // with an error before, of no text
 	switch {
 	case purpose == sealedUpload && (err != nil || !isUpload(path, q.target.repository)):
 		return nil, refuse(refusal.UploadUnknown, "BLOB_UPLOAD_UNKNOWN", "there is no such upload of this repository and caller, or it is too old; begin it again")
@@ -201,7 +198,7 @@ func (h *Handler) redirectTo(q *request, asked *url.URL, response *http.Response
 	}
 	value := response.Header.Get("Location")
 	to, err := asked.Parse(value)
-	if value == "" || err != nil || to.Host == "" {
+	if value == "" || err != nil {
 		return nil, &upstream.Error{Reason: refusal.UpstreamRedirect, Upstream: q.target.upstream, Status: response.StatusCode, Message: "it redirects to an address that cannot be read"}
 	}
 	if err := q.upstream.Client.CheckRedirect(to); err != nil {

@@ -139,8 +139,8 @@ func (m *Memory) Run(ctx context.Context) {
 			return
 		case <-ticker.C:
 			for _, st := range m.shares.all() {
-				// While revocations are unknown, streams continue.
-				if revocation, err := st.handler.revocationOf(st.bearer); err == nil && revocation != nil {
+				// While revocations are unknown, there is none, and streams continue.
+				if revocation, _ := st.handler.revocationOf(st.bearer); revocation != nil {
 					st.end(revokedBy(revocation))
 				}
 			}

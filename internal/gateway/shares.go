@@ -66,9 +66,10 @@ func (s *shares) enter(ctx context.Context, st *stream) bool {
 	s.waiting = append(s.waiting, w)
 	s.mu.Unlock()
 
-	again, end := time.NewTicker(busyWithin), time.NewTimer(waitWithin)
+	ctx, cancel := context.WithTimeout(ctx, waitWithin)
+	defer cancel()
+	again := time.NewTicker(busyWithin)
 	defer again.Stop()
-	defer end.Stop()
 	for {
 		select {
 		case <-w.placed:
@@ -78,8 +79,6 @@ func (s *shares) enter(ctx context.Context, st *stream) bool {
 				victim.end(errShared)
 				return true
 			}
-		case <-end.C:
-			return s.withdraw(w)
 		case <-ctx.Done():
 			return s.withdraw(w)
 		}
@@ -140,9 +139,6 @@ func (s *shares) takeFor(st *stream) *stream {
 		}
 	}
 	from := s.tenants[name]
-	if from == nil {
-		return nil
-	}
 	if most <= own.tenant+1 { // all tenants are even: compare the holders of st's own tenant
 		if name, from = st.tenant, s.tenants[st.tenant]; from == nil {
 			return nil

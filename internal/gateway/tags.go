@@ -121,10 +121,7 @@ func (l *tagList) next() error {
 		if token.Kind() != '{' {
 			return errList
 		}
-		name, err := json.Marshal(l.name)
-		if err != nil {
-			return err
-		}
+		name, _ := json.Marshal(l.name) // a text has no error
 		l.ready = append(append(append(l.ready, `{"name":`...), name...), `,"tags":[`...)
 		l.where = inList
 	case inList:
@@ -133,7 +130,7 @@ func (l *tagList) next() error {
 		}
 		return l.member(token.String())
 	default:
-		switch token.Kind() {
+		switch kind := token.Kind(); kind {
 		case ']':
 			l.where = inList
 			return nil
