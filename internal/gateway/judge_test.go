@@ -4,14 +4,20 @@ import (
 	"crypto"
 	"crypto/x509"
 	"encoding/base64"
+	"errors"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/go-jose/go-jose/v4"
 	"github.com/go-jose/go-jose/v4/jwt"
 
+	"github.com/pullpass/pullpass/internal/exchange"
+	"github.com/pullpass/pullpass/internal/refusal"
 	"github.com/pullpass/pullpass/internal/registryauth"
 	"github.com/pullpass/pullpass/internal/registryauth/signing"
 	"github.com/pullpass/pullpass/internal/test/pkitest"
@@ -112,5 +118,85 @@ func TestOtherAlgorithms(t *testing.T) {
 		if _, err := j.verify(registryauth.NewSecret(raw)); (err == nil) != (algorithm == jose.RS256) {
 			t.Errorf("%s: %v", algorithm, err)
 		}
+	}
+}
+
+// A token has a subject and a holder, or neither. A claim in another form is refused, not left out.
+func TestClaimsOfTokens(t *testing.T) {
+	t.Parallel()
+	key := pkitest.RSAKey(t)
+	j := &judge{
+		issuer: "i", service: "s", now: time.Now, judged: newJudged(), latest: &latestTrust{},
+		keys: &changing{bundle: signing.TrustBundle{JWKS: jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: key.Public(), KeyID: "kid"}}}}},
+	}
+	signer := testkit.Value(jose.NewSigner(jose.SigningKey{Algorithm: jose.RS256, Key: key}, (&jose.SignerOptions{}).WithHeader("kid", "kid")))(t)
+	scope := map[string]any{"type": "repository", "name": "a", "actions": []string{"pull"}}
+	for name, test := range map[string]struct {
+		subject string
+		own     any
+		access  []any
+		want    int // scopes; -1: refused
+	}{
+		"neither":                    {"", nil, []any{scope}, 1},
+		"both":                       {"sub", map[string]any{"cluster": "c"}, []any{scope}, 1},
+		"no holder":                  {"sub", nil, []any{scope}, -1},
+		"no subject":                 {"", map[string]any{"cluster": "c"}, []any{scope}, -1},
+		"a holder in another form":   {"sub", "c", []any{scope}, -1},
+		"a holder with another form": {"sub", map[string]any{"cluster": 1, "namespace": "n"}, []any{scope}, -1},
+		"a scope that is not there":  {"sub", map[string]any{"cluster": "c"}, []any{nil, scope}, 1},
+	} {
+		now := time.Now().Unix()
+		claims := map[string]any{"iss": "i", "aud": "s", "iat": now, "nbf": now, "exp": now + 60, "jti": "x", "access": test.access, "sub": test.subject}
+		if test.own != nil {
+			claims["pullpass"] = test.own
+		}
+		raw := testkit.Value(jwt.Signed(signer).Claims(claims).Serialize())(t)
+		found, err := j.verify(registryauth.NewSecret(raw))
+		if (err != nil) != (test.want < 0) || err == nil && len(found.access) != test.want {
+			t.Errorf("%s: %+v, %v", name, found, err)
+		}
+	}
+}
+
+// counting are keys that count how often they are asked.
+type counting struct {
+	signing.Keys
+	asked int
+}
+
+func (c *counting) Trusted() signing.TrustBundle {
+	c.asked++
+	return signing.TrustBundle{}
+}
+
+// Keys are asked once a second, also by the next judge, and other keys at once.
+func TestTrustIsAskedForOnceASecond(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	latest := &latestTrust{}
+	judgeOf := func(keys signing.Keys) *judge {
+		return &judge{keys: keys, now: func() time.Time { return now }, latest: latest}
+	}
+	first, second := &counting{}, &counting{}
+	judgeOf(first).trusted()
+	now = now.Add(trustAge - 1)
+	judgeOf(first).trusted()
+	if first.asked != 1 {
+		t.Errorf("within a second: asked %d times", first.asked)
+	}
+	now = now.Add(1)
+	judgeOf(first).trusted()
+	judgeOf(second).trusted()
+	if first.asked != 2 || second.asked != 1 {
+		t.Errorf("after it: asked %d times, and the next keys %d times", first.asked, second.asked)
+	}
+}
+
+// An error that no part of the gateway makes is one of its own.
+func TestUnknownErrors(t *testing.T) {
+	t.Parallel()
+	q := &request{http: httptest.NewRequest(http.MethodGet, "/v2/", nil), event: &exchange.Event{ID: "id-1", Gateway: &exchange.GatewayRequest{}}}
+	if r := (&Handler{Config: Config{Logger: testkit.QuietLogger()}}).classify(q, errors.New("other")); r.reason != refusal.InternalError || !strings.Contains(r.message, "id-1") {
+		t.Errorf("%+v", r)
 	}
 }

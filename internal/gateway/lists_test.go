@@ -100,6 +100,10 @@ func TestLists(t *testing.T) {
 		"neither":           {`{"other":1}`, "", "upstream_invalid", 502},
 		"no strings":        {`{"tags":[1]}`, "", "upstream_invalid", 502},
 		"no list":           {`{"tags":{"a":1}}`, "", "upstream_invalid", 502},
+		"twice, apart":      {`{"tags":["v1"],"other":1,"tags":["v2"]}`, "", "upstream_invalid", 502},
+		"a name, and more":  {`{"name":"acme/app","other":1}`, ours + `]}`, "", 200},
+		"long, no object":   {`["tags",[` + long + `]]`, "", "upstream_invalid", 502},
+		"some":              {`{"tags":[` + long[:6<<10-1] + `]}`, ours + long[:6<<10-1] + `]}`, "", 200},
 		"twice":             {`{"tags":["v1"],"tags":["v2"]}`, "", "upstream_invalid", 502},
 		"more behind":       {`{"tags":["v1"]} {}`, "", "upstream_invalid", 502},
 		"garbage behind":    {`{"tags":["v1"]} x`, "", "upstream_invalid", 502},
@@ -131,6 +135,9 @@ func TestLists(t *testing.T) {
 		e := r.one()
 		if got.status != test.status || e.Reason != test.reason || got.header.Get("Etag") != "" || got.header.Get("Content-Encoding") != "" {
 			t.Errorf("%s: %d %.200s %s", name, got.status, got.body, shown(e))
+		}
+		if length := got.header.Get("Content-Length"); test.status == 200 && (length == "") != (len(test.want) > 8<<10 || strings.Contains(test.want, "…")) || got.header["Link"] != nil {
+			t.Errorf("%s: %v", name, got.header)
 		}
 		begin, cut := strings.CutSuffix(test.want, "…")
 		if test.status == 200 && (!cut && got.body != test.want || cut && (!strings.HasPrefix(got.body, begin) || !strings.Contains(got.body, "|"))) {

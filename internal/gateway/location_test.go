@@ -93,6 +93,7 @@ func TestOnlyUploadsAreSealed(t *testing.T) {
 		"/V2/acme/app/blobs/uploads/x", "/v2/ghcr.io/acme/app/blobs/uploads/x", "/x/v2/acme/app/blobs/uploads/y", "/api/v2.0/projects/acme", "/", "?x", "#x", "",
 		"/artifacts-uploads/namespaces/acme/repositories/app/uploads/x", // Artifact Registry's images have three components
 		strings.Replace(registry.URL, "://", "://user:password@", 1) + "/v2/acme/app/blobs/uploads/x",
+		strings.Replace(registry.URL, "https://", "http://", 1) + "/v2/acme/app/blobs/uploads/x", "https://evil.example/v2/acme/app/blobs/uploads/x", "/v2/acme/app/blobs/uploads/%zz",
 	} {
 		got := begin(location)
 		if e := r.one(); got.location != "" || location != "" && (got.status != 502 || e.Reason != "upstream_redirect") {
@@ -143,6 +144,7 @@ func TestOnlyUploadsAreSealed(t *testing.T) {
 		{"PUT", "?digest=" + digest, 202, "/v2/acme/app/blobs/" + digest, "502"},
 		{"PATCH", "", 202, "/v2/acme/app/blobs/uploads/x?_state=1", "sealed"},
 		{"PATCH", "", 202, "/v2/acme/app/manifests/v1", "502"},
+		{"PATCH", "", 202, "", ""},
 		{"PATCH", "", 201, "/v2/acme/app/blobs/" + digest, at}, // as ECR, but for the address
 		{"PATCH", "", 204, "/v2/acme/app/blobs/uploads/x", at}, // as Pulp
 		{"GET", "", 204, "/v2/acme/app/blobs/uploads/x?_state=1", "sealed"},
@@ -173,7 +175,7 @@ func TestOnlyUploadsAreSealed(t *testing.T) {
 
 	// The first response may be the last one.
 	for query, want := range map[string]string{
-		"?digest=" + digest: base + "/blobs/" + digest, "?mount=" + digest + "&from=acme/base": base + "/blobs/" + digest, "?mount=" + digest + "&from=acme/hidden": "", "": "",
+		"?digest=" + digest: base + "/blobs/" + digest, "?digest=" + digest + "&mount=sha256:bb&from=acme/base": base + "/blobs/" + digest, "?mount=" + digest + "&from=acme/base": base + "/blobs/" + digest, "?mount=" + digest + "&from=acme/hidden": "", "": "",
 	} {
 		answer(http.MethodPost, 201, "/v2/acme/other/blobs/sha256:aa")
 		token := r.token("web", "repository:ghcr.io/acme/app:pull,push", "repository:ghcr.io/acme/base:pull")

@@ -33,6 +33,7 @@ func TestParseTarget(t *testing.T) {
 	}{
 		{"GET", "/v2/", target{kind: kindVersion, action: "pull"}},
 		{"GET", "/v2", target{kind: kindVersion, action: "pull"}},
+		{"HEAD", "/v2/", target{kind: kindVersion, action: "pull"}},
 		{"GET", "/v2/ghcr.io/acme/app/manifests/v1", targetOf(kindManifest, "ghcr.io", "acme/app", "v1", "pull")},
 		{"HEAD", "/v2/ghcr.io/acme/app/manifests/" + testDigest, targetOf(kindManifest, "ghcr.io", "acme/app", testDigest, "pull")},
 		{"PUT", "/v2/ghcr.io/acme/app/manifests/v1", targetOf(kindManifest, "ghcr.io", "acme/app", "v1", "push")},
@@ -113,6 +114,12 @@ func TestParseTargetRefuses(t *testing.T) {
 		{"POST", "/v2/ghcr.io/acme/app/manifests/v1", 405, "UNSUPPORTED"},
 		{"HEAD", "/v2/ghcr.io/acme/app/tags/list", 405, "UNSUPPORTED"},
 		{"PATCH", "/v2/ghcr.io/acme/app/blobs/" + testDigest, 405, "UNSUPPORTED"},
+		{"PUT", "/v2/ghcr.io/acme/app/tags/list", 405, "UNSUPPORTED"},
+		{"PUT", "/v2/ghcr.io/acme/app/blobs/" + testDigest, 405, "UNSUPPORTED"},
+		{"POST", "/v2/ghcr.io/acme/app/x/uploads/", 404, "UNSUPPORTED"},
+		{"POST", "/v2/ghcr.io/acme/app/blobs/x/", 404, "UNSUPPORTED"},
+		{"POST", "/v2/ghcr.io/acme/app/uploads", 404, "UNSUPPORTED"},
+		{"PATCH", "/v2/ghcr.io/acme/app/x/uploads/y", 404, "UNSUPPORTED"},
 		{"CONNECT", "/v2/ghcr.io/acme/app/manifests/v1", 405, "UNSUPPORTED"},
 		{"GET", "/v2/ghcr.io/acme/app/blobs/uploads/", 405, "UNSUPPORTED"},
 	} {
@@ -199,16 +206,19 @@ func TestScopes(t *testing.T) {
 	t.Parallel()
 	for requested, want := range map[string]string{
 		// As containerd requests them: for the image's name, and for the challenge.
-		"repository:acme/app:pull repository:ghcr.io/acme/app:pull":        "repository:ghcr.io/acme/app:pull",
-		"repository:ghcr.io/acme/app:pull repository:acme/app:pull":        "repository:ghcr.io/acme/app:pull",
-		"repository:library/nginx:pull repository:docker.io/nginx:pull":    "repository:docker.io/library/nginx:pull",
-		"repository:nginx:pull repository:docker.io/library/nginx:pull":    "repository:docker.io/library/nginx:pull",
-		"repository:ghcr.io/acme/app:pull":                                 "repository:ghcr.io/acme/app:pull",
-		"repository:index.docker.io/nginx:pull":                            "repository:docker.io/library/nginx:pull",
-		"repository:acme/app:pull":                                         "repository:acme/app:pull",
-		"repository:acme/other:pull repository:ghcr.io/acme/app:pull":      "repository:acme/other:pull repository:ghcr.io/acme/app:pull",
-		"registry:catalog:* repository:ghcr.io/acme/app:pull":              "registry:catalog:* repository:ghcr.io/acme/app:pull",
-		"repository:harbor/acme/app:pull repository:ghcr.io/acme/app:pull": "repository:harbor/acme/app:pull repository:ghcr.io/acme/app:pull",
+		"repository:acme/app:pull repository:ghcr.io/acme/app:pull":                                                             "repository:ghcr.io/acme/app:pull",
+		"repository:ghcr.io/acme/app:pull repository:acme/app:pull":                                                             "repository:ghcr.io/acme/app:pull",
+		"repository:library/nginx:pull repository:docker.io/nginx:pull":                                                         "repository:docker.io/library/nginx:pull",
+		"repository:nginx:pull repository:docker.io/library/nginx:pull":                                                         "repository:docker.io/library/nginx:pull",
+		"repository:ghcr.io/acme/app:pull":                                                                                      "repository:ghcr.io/acme/app:pull",
+		"repository:index.docker.io/nginx:pull":                                                                                 "repository:docker.io/library/nginx:pull",
+		"repository:acme/app:pull":                                                                                              "repository:acme/app:pull",
+		"repository:acme/other:pull repository:ghcr.io/acme/app:pull":                                                           "repository:acme/other:pull repository:ghcr.io/acme/app:pull",
+		"repository:acme/app:pull repository:acme/base:pull repository:ghcr.io/acme/app:pull repository:ghcr.io/acme/base:pull": "repository:ghcr.io/acme/app:pull repository:ghcr.io/acme/base:pull",
+		"repository:ghcr.io/acme/app:pull repository:harbor/ghcr.io/acme/app:pull":                                              "repository:ghcr.io/acme/app:pull repository:harbor/ghcr.io/acme/app:pull",
+		"other:acme/app:pull other:ghcr.io/acme/app:pull":                                                                       "other:acme/app:pull other:ghcr.io/acme/app:pull",
+		"registry:catalog:* repository:ghcr.io/acme/app:pull":                                                                   "registry:catalog:* repository:ghcr.io/acme/app:pull",
+		"repository:harbor/acme/app:pull repository:ghcr.io/acme/app:pull":                                                      "repository:harbor/acme/app:pull repository:ghcr.io/acme/app:pull",
 	} {
 		scopes := testkit.Value(registryauth.ParseScopes([]string{requested}))(t)
 		before := slices.Clone(scopes)

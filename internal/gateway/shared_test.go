@@ -111,3 +111,40 @@ func TestAClientHangsUpWhileItWaits(t *testing.T) {
 		t.Errorf("%s", shown(e))
 	}
 }
+
+// A holder with all places, and with all that may wait, is told to try again. Its request does not reach the
+// upstream.
+func TestNoPlaceAndNoneToWait(t *testing.T) {
+	t.Parallel()
+	registry, r := newGHCR(t)
+	r.memory = gateway.NewMemory(1)
+	r.config.Memory = r.memory
+	reached, release := make(chan bool, 3), make(chan bool)
+	registry.Answer(func(_ http.ResponseWriter, q *http.Request) bool {
+		if q.URL.Path == "/v2/" {
+			return false
+		}
+		reached <- true
+		<-release
+		return true
+	})
+	var clients sync.WaitGroup
+	defer clients.Wait()
+	defer close(release)
+	answers := make(chan answer, 3)
+	pull := func() {
+		clients.Go(func() { answers <- r.pull("/v2/ghcr.io/acme/app/manifests/v1", "ghcr.io/acme/app") })
+	}
+	pull()
+	<-reached
+	pull()
+	pull()
+	select {
+	case got := <-answers:
+		if e := r.one(); got.status != 429 || got.header.Get("Retry-After") == "" || !strings.Contains(got.body, "TOOMANYREQUESTS") || e.Reason != "limited_holder" {
+			t.Errorf("%d %s %s", got.status, got.body, shown(e))
+		}
+	case <-reached:
+		t.Error("two at once, and one place")
+	}
+}

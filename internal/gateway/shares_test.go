@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -253,4 +256,178 @@ func TestStreamEnds(t *testing.T) {
 	if st.cause != nil || canceled != 1 || !c.read.IsZero() || !c.write.IsZero() {
 		t.Error("it ended after its request was answered")
 	}
+}
+
+// An ended stream that leaves gives no place back: a different stream has it. A stream that could not take a
+// place still waits for one. The counts are forgotten when all have left.
+func TestPlacesThatWereTaken(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
+		s := newShares(48)
+		var all []*stream
+		for i := range s.most {
+			st := newStream(fmt.Sprint("c/", i), "web")
+			expectEnter(t, s, st, true, 0)
+			all = append(all, st)
+		}
+		placed := make(chan *stream, 1)
+		wait := func(st *stream) {
+			go func() {
+				if s.enter(t.Context(), st) {
+					placed <- st
+				}
+			}()
+			synctest.Wait()
+		}
+		late := newStream("c/late", "web")
+		wait(late)
+		time.Sleep(2 * busyWithin) // it insists, and no holder has more than it would have
+		if len(placed) > 0 {
+			t.Error("it took the place of a stream with as few")
+		}
+		s.leave(all[0])
+		s.leave(all[0])
+		if got := <-placed; got != late || len(s.streams) != s.most {
+			t.Errorf("%d streams", len(s.streams))
+		}
+		again := newStream("c/late", "api")
+		wait(again)
+		s.leave(all[0])
+		synctest.Wait()
+		if len(placed) > 0 || len(s.streams) != s.most {
+			t.Errorf("a place was given back again: %d streams of %d", len(s.streams), s.most)
+		}
+		s.leave(late)
+		if got := <-placed; got != again {
+			t.Errorf("%s of %s has its place", got.holder, got.tenant)
+		}
+		for _, st := range append(all, again) {
+			s.leave(st)
+		}
+		if len(s.tenants) > 0 || len(s.streams) > 0 {
+			t.Errorf("%d tenants and %d streams", len(s.tenants), len(s.streams))
+		}
+	})
+}
+
+// The victim is the slowest stream of the holder and the namespace with the most streams. Slower ones of other
+// holders stay.
+func TestVictims(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
+		s := newShares(16)
+		for _, st := range []*stream{newStream("c/b", "web"), newStream("c/a", "api")} {
+			time.Sleep(time.Millisecond)
+			st.move()
+			expectEnter(t, s, st, true, 0)
+		}
+		time.Sleep(time.Millisecond)
+		all := s.fill(t, "c/a", "web")
+		expectEnter(t, s, newStream("c/c", "web"), true, busyWithin)
+		if all[0].cause == nil {
+			t.Error("another stream ended")
+		}
+	})
+}
+
+// A stream that gets its place while it hangs up has it: it must give it back.
+func TestPlacedWhileItHangsUp(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
+		for range 20 {
+			s := newShares(16)
+			all := s.fill(t, "c/a", "web")
+			ctx, cancel := context.WithCancel(t.Context())
+			st, entered := newStream("c/b", "web"), make(chan bool, 1)
+			go func() { entered <- s.enter(ctx, st) }()
+			synctest.Wait()
+			s.mu.Lock()
+			cancel()
+			w := s.waiting[0]
+			s.remove(all[0])
+			s.forget(w)
+			s.add(st)
+			close(w.placed)
+			s.mu.Unlock()
+			if !<-entered {
+				t.Fatal("it has a place, and does not know")
+			}
+		}
+	})
+}
+
+func TestCounts(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		one, other count
+		less       bool
+	}{
+		{count{1, 5}, count{2, 0}, true}, {count{1, 1}, count{1, 2}, true}, {count{1, 1}, count{1, 1}, false}, {count{1, 2}, count{1, 1}, false}, {count{2, 0}, count{1, 5}, false},
+	} {
+		if got := test.one.less(test.other); got != test.less {
+			t.Errorf("%v and %v: %t", test.one, test.other, got)
+		}
+	}
+}
+
+// A read after the end of a body gets no deadline: it would be one for the answer.
+func TestNoReadAfterTheEnd(t *testing.T) {
+	t.Parallel()
+	w := &client{ResponseRecorder: httptest.NewRecorder()}
+	b := newClientBody(w, httptest.NewRequest(http.MethodPut, "/", strings.NewReader("text")))
+	if text, err := io.ReadAll(b); string(text) != "text" || err != nil || w.read.IsZero() {
+		t.Fatalf("%q, %v, until %s", text, err, w.read)
+	}
+	w.read = time.Time{}
+	if n, err := b.Read(make([]byte, 1)); n != 0 || !errors.Is(err, io.EOF) || !w.read.IsZero() {
+		t.Errorf("%d, %v, until %s", n, err, w.read)
+	}
+}
+
+// Of those that wait, the one with the fewest streams comes first, in whatever order they came.
+func TestTheFewestComeFirst(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
+		for _, order := range [][]string{{"c/a", "c/b"}, {"c/b", "c/a"}} {
+			s := newShares(48)
+			all := s.fill(t, "c/a", "web")
+			placed := make(chan string, 2)
+			for _, tenant := range order {
+				go func() {
+					if s.enter(t.Context(), newStream(tenant, "api")) {
+						placed <- tenant
+					}
+				}()
+				synctest.Wait()
+			}
+			s.leave(all[0])
+			if got := <-placed; got != "c/b" {
+				t.Errorf("%s has the place of those that came as %s", got, order)
+			}
+			s.leave(all[1])
+			<-placed
+			for _, st := range all {
+				s.leave(st)
+			}
+			if a := s.tenants["c/a"]; len(a.holders) != 1 || a.streams != 1 {
+				t.Errorf("%+v", a)
+			}
+		}
+	})
+}
+
+// A stream whose holder is not revoked goes on.
+func TestOnlyStreamsOfTheRevokedEnd(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
+		m := NewMemory(16)
+		st := newStream("c/a", "web")
+		st.handler, st.bearer = &Handler{Config: Config{Revocations: &unrevoked{}}}, &bearer{holder: &registryauth.Holder{}}
+		expectEnter(t, m.shares, st, true, 0)
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan bool)
+		go func() { m.Run(ctx); close(done) }()
+		time.Sleep(2 * sweepEvery)
+		synctest.Wait()
+		if st.cause != nil {
+			t.Error(st.cause)
+		}
+		stop()
+		<-done
+	})
 }
