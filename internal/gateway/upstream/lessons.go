@@ -28,19 +28,21 @@ type lesson struct {
 }
 
 func newLessons() lessons {
-	return lessons{lru.NewShared(needBytes, func(key string, l lesson) int {
-		held := lru.Bytes(len(key))
-		if l.wants != nil {
-			held += lru.Bytes(256) + lru.Bytes(len(l.wants.service))
-			if l.wants.realm != nil {
-				held += lru.Bytes(len(l.wants.realm.String()))
-			}
+	return lessons{lru.NewShared(needBytes, func(key string, l lesson) int { return lru.Bytes(len(key)) + l.bytes() })}
+}
+
+// bytes is the memory that a lesson holds.
+func (l lesson) bytes() (held int) {
+	if l.wants != nil {
+		held += lru.Bytes(256) + lru.Bytes(len(l.wants.service))
+		if l.wants.realm != nil {
+			held += lru.Bytes(len(l.wants.realm.String()))
 		}
-		if l.refusal != nil {
-			held += lru.Bytes(256) + lru.Bytes(len(l.refusal.Message))
-		}
-		return held
-	})}
+	}
+	if l.refusal != nil {
+		held += lru.Bytes(256) + lru.Bytes(len(l.refusal.Message))
+	}
+	return held
 }
 
 // key returns a different text for each need.

@@ -48,7 +48,7 @@ var errCut = errors.New("the connection ended, and TLS had not said so")
 // Read is for one goroutine at a time, as crypto/tls calls it.
 func (r *records) Read(p []byte) (int, error) {
 	switch {
-	case len(p) == 0 || r.none && r.given == r.read:
+	case r.none:
 		return r.next(p)
 	case r.given < r.read:
 		n := copy(p, r.header[r.given:r.read])
@@ -94,12 +94,10 @@ func (r *records) next(p []byte) (n int, err error) {
 		return n, err
 	}
 	var failed error
-	if err := r.raw.Read(func(fd uintptr) bool {
+	_ = r.raw.Read(func(fd uintptr) bool { // with an error, nothing was read: also not that nothing is there
 		n, failed = syscall.Read(int(fd), p)
 		return true // whether something was there or not
-	}); err != nil {
-		return 0, net.ErrClosed // nothing was read: also not that nothing is there
-	}
+	})
 	switch {
 	case errors.Is(failed, syscall.EAGAIN):
 		return 0, os.ErrDeadlineExceeded // crypto/tls goes on after that
@@ -117,7 +115,7 @@ func (r *records) isQuiet(from io.Reader) bool {
 		return false
 	}
 	r.hasty = true
-	n, err := from.Read(make([]byte, 1))
+	_, err := from.Read(make([]byte, 1))
 	r.hasty = false
-	return n == 0 && errors.Is(err, os.ErrDeadlineExceeded) && r.read == 0 && r.rest == 0
+	return errors.Is(err, os.ErrDeadlineExceeded) && r.read == 0 && r.rest == 0
 }

@@ -95,7 +95,7 @@ func (w *wire) RoundTrip(r *http.Request) (*http.Response, error) {
 	ctx, until := r.Context(), time.Now().Add(w.patience(r.Method))
 	if c := w.take(); c != nil {
 		response, err := c.ask(r, until)
-		again := errors.Is(err, errNoAnswer) && ctx.Err() == nil && (isSafe(r.Method) || hasBody(r)) && c.sending == nil
+		again := errors.Is(err, errNoAnswer) && (isSafe(r.Method) || hasBody(r)) && c.sending == nil
 		if !again {
 			return response, err
 		}
@@ -117,10 +117,7 @@ func (w *wire) connect(ctx context.Context, until time.Time) (*wireConn, error) 
 	c := &wireConn{records: &records{Conn: inner, whole: true, none: w.config == nil}, wire: w}
 	c.Conn = c.records
 	if raw, ok := inner.(syscall.Conn); ok { // else it is never quiet
-		if c.records.raw, err = raw.SyscallConn(); err != nil {
-			_ = inner.Close()
-			return nil, err
-		}
+		c.records.raw, _ = raw.SyscallConn()
 	}
 	if w.config != nil {
 		if c.Conn, err = w.shake(ctx, c.records, w.config); err != nil {
@@ -161,7 +158,9 @@ func (w *wire) open(ctx context.Context) (net.Conn, error) {
 		return nil, fmt.Errorf("the proxy on the way: %w", err)
 	}
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
-	if err = w.tunnel(conn); !stop() || err != nil {
+	err = w.tunnel(conn)
+	stop()
+	if err != nil {
 		_ = conn.Close()
 		return nil, fmt.Errorf("the proxy on the way: %w", errors.Join(ctx.Err(), err))
 	}
