@@ -2,6 +2,7 @@ package upstream
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -398,7 +399,7 @@ func TestLoginsThatAreTried(t *testing.T) {
 	}
 }
 
-// What a probe finds is the state of the upstream, but for what depends on a repository or on a caller.
+// A probe finds the state of the upstream. Failures for one repository or one caller do not count.
 func TestProbes(t *testing.T) {
 	t.Parallel()
 	bearer := func(r *registry) http.HandlerFunc { return r.challengeToken("good") }
@@ -564,7 +565,7 @@ func (closing) Read([]byte) (int, error) { return 0, io.EOF }
 
 func (c closing) Close() error { c.closed.Store(true); return nil }
 
-// A fault of a server is a span that failed; what registries answer every day is not.
+// A fault of a server is a span that failed. A usual answer of a registry is not.
 func TestSpansThatFail(t *testing.T) {
 	t.Parallel()
 	c := newTestClient(t, nil)
@@ -639,6 +640,236 @@ func TestFlightsOfOneKey(t *testing.T) {
 		close(let[3])
 		if one, other := <-results, <-results; one != 3 || other != 3 {
 			t.Errorf("%d and %d", one, other)
+		}
+	})
+}
+
+// A request whose body was begun is not sent again with the rest of it.
+func TestABodyThatWasBegun(t *testing.T) {
+	t.Parallel()
+	var pushed atomic.Int64
+	c := clientOf(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPut {
+			pushed.Add(1)
+			_, _ = io.ReadFull(r.Body, make([]byte, 3))
+			answering(401, "WWW-Authenticate", "Basic")(w, r)
+		}
+	}, newOne("right"))
+	r := c.versionRequest(t.Context())
+	r.Method, r.Body, r.ContentLength = http.MethodPut, io.NopCloser(strings.NewReader("content")), 7
+	var e *Error
+	if _, err := c.Do(r, Need{}); !errors.As(err, &e) || e.Reason != refusal.UpstreamCredential || pushed.Load() != 1 {
+		t.Errorf("%v; sent %d times", err, pushed.Load())
+	}
+}
+
+// A request without a body is sent without one, whatever its method. Its connection serves the next one, also without TLS.
+func TestRequestsWithoutABody(t *testing.T) {
+	t.Parallel()
+	from := make(chan string, 1)
+	c := clientOf(t, func(_ http.ResponseWriter, r *http.Request) {
+		if len(r.TransferEncoding) > 0 || r.ContentLength != 0 || r.Header.Get("Expect") != "" {
+			t.Errorf("%s %v %d %v", r.Method, r.TransferEncoding, r.ContentLength, r.Header)
+		}
+		from <- r.RemoteAddr
+	}, nil)
+	c.wants.Store(&learned{})
+	first := ""
+	for i, method := range []string{"GET", "POST", "PUT", "PATCH", "DELETE"} {
+		r := c.versionRequest(t.Context())
+		r.Method, r.Body = method, http.NoBody
+		Discard(testkit.Value(c.Do(r, Need{}))(t))
+		if got := <-from; i == 0 {
+			first = got
+		} else if got != first {
+			t.Errorf("%s: another connection", method)
+		}
+	}
+}
+
+// replaced is a login that was replaced when the upstream refuses it.
+type replaced struct{ one }
+
+func (r *replaced) Reject(Login) { r.password.Store("right") }
+
+// A password that was changed is used at once.
+func TestPasswordsThatWereReplaced(t *testing.T) {
+	t.Parallel()
+	for _, scheme := range []string{"Basic", "Bearer"} {
+		logins := &replaced{}
+		logins.password.Store("old")
+		r := newTestRegistry(t, logins)
+		r.other = basicOf("right")
+		if scheme == "Bearer" {
+			r.other = r.bearer
+			r.token = func(w http.ResponseWriter, q *http.Request) {
+				basicOf("right")(w, q)
+				fmt.Fprint(w, `{"token": "good"}`)
+			}
+		}
+		if got := r.pull(t, "a"); got != "" {
+			t.Errorf("%s: %q", scheme, got)
+		}
+	}
+}
+
+// A verdict that was given up is none.
+func TestVerdictsThatAreGivenUp(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
+		c := testkit.Value(New(Config{Name: "a", URL: "http://registry.example.com", Logins: newOne("right"), Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}}))(t)
+		c.wants.Store(&learned{challenge: challenge{scheme: schemeBasic}})
+		ctx, leave := context.WithCancel(t.Context())
+		login := loginOf(c)
+		go func() { _, _ = c.verdictOn(ctx, login, loginHash(login)) }()
+		synctest.Wait()
+		leave()
+		synctest.Wait()
+		if found, ok := c.verdicts.known.Get(loginHash(login)); ok {
+			t.Errorf("%v", found.failure)
+		}
+	})
+}
+
+// The token that a login is tried with is counted like the others.
+func TestTokensOfVerdictsAreCounted(t *testing.T) {
+	t.Parallel()
+	for status, failed := range map[int]uint64{200: 0, 401: 1} {
+		r := newTestRegistry(t, newOne("right"))
+		r.other = r.bearer
+		r.token = func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(status)
+			fmt.Fprint(w, `{"token": "good"}`)
+		}
+		if e := r.tryLogin(t.Context(), loginOf(r.Client)); (e == nil) != (failed == 0) || r.Status().TokenRequests != 1 || r.Status().TokenFailures != failed {
+			t.Errorf("%d: %v, %+v", status, e, r.Status())
+		}
+	}
+}
+
+func TestMemoryOfLessons(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("x", 5000)
+	for name, test := range map[string]struct {
+		lesson lesson
+		least  int
+	}{
+		"none":    {lesson{}, 0},
+		"Basic":   {lesson{wants: &challenge{scheme: schemeBasic}}, 256},
+		"service": {lesson{wants: &challenge{service: long}}, 5000},
+		"realm":   {lesson{wants: &challenge{realm: &url.URL{Host: long}}}, 5000},
+		"refusal": {lesson{refusal: &Error{Message: long}}, 5000},
+	} {
+		if got := test.lesson.bytes(); got < test.least || got > 2*test.least+1024 || test.least == 0 && got != 0 {
+			t.Errorf("%s: %d bytes", name, got)
+		}
+	}
+}
+
+// Data that does not begin like a record of TLS is read as it comes.
+func TestWhatIsARecord(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		kind, version byte
+		isRecord      bool
+	}{{19, 3, false}, {20, 3, true}, {23, 3, true}, {24, 3, true}, {25, 3, false}, {23, 2, false}, {23, 4, false}} {
+		stream := append([]byte{test.kind, test.version, 3, 0, 1}, make([]byte, 100)...)
+		r := &records{Conn: readerConn{Reader: strings.NewReader(string(stream))}}
+		p := make([]byte, 200)
+		testkit.Value(r.Read(p))(t)
+		if n, err := r.Read(p); (n == 1) != test.isRecord || (n == 100) == test.isRecord || err != nil {
+			t.Errorf("%d %d: %d bytes, %v", test.kind, test.version, n, err)
+		}
+	}
+	for none, want := range map[bool]error{true: io.EOF, false: errCut} {
+		r := &records{Conn: readerConn{Reader: strings.NewReader("")}, whole: true, none: none}
+		if _, err := r.Read(make([]byte, 1)); !errors.Is(err, want) {
+			t.Errorf("none %t: %v", none, err)
+		}
+	}
+	if (&records{}).isQuiet(nil) {
+		t.Error("what cannot be looked at is quiet")
+	}
+}
+
+// Where http.Transport is used, nothing goes another way.
+func TestWireUsesTheOtherWay(t *testing.T) {
+	t.Parallel()
+	c := clientOf(t, func(http.ResponseWriter, *http.Request) { t.Error("it was asked directly") }, nil)
+	c.wire.other = roundTripper(func(*http.Request) (*http.Response, error) {
+		return &http.Response{StatusCode: 204, Body: http.NoBody}, nil
+	})
+	if response, err := c.wire.RoundTrip(c.versionRequest(t.Context())); err != nil || response.StatusCode != 204 {
+		t.Errorf("%v, %v", response, err)
+	}
+}
+
+// A proxy that cannot be reached, or that hangs up, is named. Without a user name, it gets none.
+func TestWireProxiesThatFail(t *testing.T) {
+	t.Parallel()
+	w := newWire(&url.URL{Scheme: "https", Host: "registry.example.com"}, &http.Transport{
+		Proxy: func(*http.Request) (*url.URL, error) { return nil, nil }, MaxResponseHeaderBytes: 64 << 10, TLSHandshakeTimeout: time.Minute,
+		TLSClientConfig: &tls.Config{},
+	})
+	ask := func() string {
+		_, err := w.RoundTrip((&http.Request{Method: http.MethodGet, URL: &url.URL{Scheme: "https", Host: "registry.example.com", Path: "/v2/"}, Header: http.Header{}}).WithContext(t.Context()))
+		return fmt.Sprint(err)
+	}
+	for _, scheme := range []string{"http", "https"} {
+		w.proxy = &url.URL{Scheme: scheme, Host: testkit.FreeAddress(t)}
+		if got := ask(); !strings.HasPrefix(got, "the proxy on the way: ") || !strings.Contains(got, "connection refused") {
+			t.Errorf("%s: %s", scheme, got)
+		}
+	}
+	heard := make(chan string, 1)
+	listener := testkit.Listen(t)
+	go func() {
+		for {
+			c, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			head := make([]byte, 4096)
+			n, _ := c.Read(head)
+			heard <- string(head[:n])
+			_ = c.Close()
+		}
+	}()
+	for scheme, begin := range map[string]string{"http": "CONNECT registry.example.com:443 HTTP/1.1\r\n", "https": "\x16\x03"} {
+		w.proxy = &url.URL{Scheme: scheme, Host: listener.Addr().String()}
+		if got, said := ask(), <-heard; !strings.HasPrefix(got, "the proxy on the way: ") || !strings.HasPrefix(said, begin) || strings.Contains(said, "Authorization") {
+			t.Errorf("%s: %s, asked with %.100q", scheme, got, said)
+		}
+	}
+	testkit.Must(t, listener.Close())
+}
+
+// Idle connections are closed after their time, also without another request.
+func TestWireSweeps(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
+		w := &wire{}
+		put := func() {
+			ours, _ := net.Pipe()
+			w.put(&wireConn{Conn: ours})
+		}
+		for _, step := range []struct {
+			after      time.Duration
+			put        bool
+			idle       int
+			isSweeping bool
+		}{{0, true, 1, true}, {idleFor / 2, true, 2, true}, {idleFor, false, 1, true}, {idleFor, false, 0, false}, {idleFor, false, 0, false}, {0, true, 1, true}, {2 * idleFor, false, 0, false}} {
+			time.Sleep(step.after)
+			synctest.Wait()
+			if step.put {
+				put()
+			}
+			w.mu.Lock()
+			if len(w.idle) != step.idle || w.sweeping != step.isSweeping {
+				t.Errorf("%+v: %d idle, %t", step, len(w.idle), w.sweeping)
+			}
+			w.mu.Unlock()
 		}
 	})
 }

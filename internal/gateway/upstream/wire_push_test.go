@@ -233,25 +233,27 @@ func TestWireSendsAgain(t *testing.T) {
 			}
 		})
 	}
-	t.Run("not behind a body", func(t *testing.T) {
-		t.Parallel()
-		var asked atomic.Int64
-		p := newPeer(t, func(c *peerConn) {
-			for r := c.request(); r != nil; r = c.request() {
-				if asked.Add(1) == 1 {
-					c.send(c.path(r))
-					continue
+	for name, promise := range map[string]string{"not behind a body": goOn, "not behind a body without a promise": ""} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var asked atomic.Int64
+			p := newPeer(t, func(c *peerConn) {
+				for r := c.request(); r != nil; r = c.request() {
+					if asked.Add(1) == 1 {
+						c.send(c.path(r))
+						continue
+					}
+					c.send(promise)
+					_, _ = io.ReadFull(r.Body, make([]byte, 2))
+					return
 				}
-				c.send(goOn)
-				_, _ = io.ReadFull(r.Body, make([]byte, 2))
-				return
+			})
+			p.get(t, "GET", "/a")
+			if got := p.sent(t, p.push(t.Context(), "PATCH", "/b", strings.NewReader("body"), 4)); strings.HasPrefix(got, "2") || asked.Load() != 2 {
+				t.Errorf("%s; asked %d times", got, asked.Load())
 			}
 		})
-		p.get(t, "GET", "/a")
-		if got := p.sent(t, p.push(t.Context(), "PATCH", "/b", strings.NewReader("body"), 4)); strings.HasPrefix(got, "2") || asked.Load() != 2 {
-			t.Errorf("%s; asked %d times", got, asked.Load())
-		}
-	})
+	}
 }
 
 // A body that breaks off must not look complete to the upstream.
