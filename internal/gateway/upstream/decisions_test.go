@@ -557,6 +557,13 @@ func TestErrorsOfStorages(t *testing.T) {
 	if !errors.As(err, &e) || e.Reason != refusal.UpstreamTimeout || !closed.Load() {
 		t.Errorf("%v, %v", response, err)
 	}
+	_, err = c.timed("", roundTripper(func(r *http.Request) (*http.Response, error) {
+		<-r.Context().Done()
+		return nil, errors.New("use of closed network connection")
+	}), c.versionRequest(t.Context()))
+	if e = nil; !errors.As(err, &e) || e.Reason != refusal.UpstreamTimeout {
+		t.Errorf("%v", err)
+	}
 }
 
 type closing struct{ closed *atomic.Bool }
