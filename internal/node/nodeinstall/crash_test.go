@@ -188,7 +188,7 @@ func (c *crashHost) configured() (registries []string, err error) {
 	if p.flags.form == formRancher {
 		flagFile = path.Dir(flagFile) + "/none"
 	}
-	v, err := p.flags.flagsOfOthers(c.tree, flagFile, nil)
+	v, err := p.flags.flagsOfOthers(c.tree, flagFile, nil, flagValues{})
 	if err != nil {
 		return nil, err
 	}

@@ -2,6 +2,7 @@ package nodeinstall
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"path"
@@ -60,14 +61,20 @@ func (v *flagValues) take(flags []string) {
 	}
 }
 
-// flagsOfOthers returns the values that the kubelet would have without our flags.
-func (s flagSource) flagsOfOthers(tree *hostfs.Tree, file string, ours []string) (v flagValues, err error) {
+// override takes the values of later flags.
+func (v *flagValues) override(later flagValues) {
+	v.config, v.plugins = cmp.Or(later.config, v.config), cmp.Or(later.plugins, v.plugins)
+}
+
+// flagsOfOthers returns the values that the kubelet would have without our flags. ofUnit is the
+// values of flagsOfUnit.
+func (s flagSource) flagsOfOthers(tree *hostfs.Tree, file string, ours []string, ofUnit flagValues) (v flagValues, err error) {
 	for _, earlier := range s.before {
-		if v, err = earlier.flagsOfOthers(tree, earlier.files[0], nil); err != nil {
+		if v, err = earlier.flagsOfOthers(tree, earlier.files[0], nil, flagValues{}); err != nil {
 			return v, err
 		}
 	}
-	if s.form == formRancher {
+	if v.override(ofUnit); s.form == formRancher {
 		return rancherFlags(tree, file)
 	}
 	content, err := readIfThere(tree, file)

@@ -158,10 +158,6 @@ func (p profile) targets(tree *hostfs.Tree, s *state, unit string, d Desired) ([
 	}
 	ownFlags := []string{configFlag + "=" + ownConfigDir, pluginsFlag + "=" + ownPluginDir}
 	ownFlags = append(ownFlags, s.ours(flagFile)...)
-	others, err := p.flags.flagsOfOthers(tree, flagFile, ownFlags)
-	if err != nil {
-		return nil, err
-	}
 	isAssigned, err := p.flags.isAssigned(tree, flagFile, ownFlags, s.Entries[flagFile])
 	if err != nil {
 		return nil, err
@@ -170,7 +166,10 @@ func (p profile) targets(tree *hostfs.Tree, s *state, unit string, d Desired) ([
 	if err != nil {
 		return nil, err
 	}
-	others.config, others.plugins = cmp.Or(others.config, ofUnit.config), cmp.Or(others.plugins, ofUnit.plugins)
+	others, err := p.flags.flagsOfOthers(tree, flagFile, ownFlags, ofUnit)
+	if err != nil {
+		return nil, err
+	}
 	var all []target
 	for _, registry := range slices.Sorted(maps.Keys(d.Hosts)) {
 		content, err := p.withClient(tree, d.Hosts[registry], d.Client)

@@ -121,75 +121,83 @@ func (s flagSource) isAssigned(tree *hostfs.Tree, file string, ours []string, e 
 	return len(flags) > 0 || e.Edit == nil || e.Edit.Empty, err
 }
 
-// flagsOfUnit returns the provider flags that the unit gives the kubelet before our variable. The
-// file that has the variable replaces the Environment= and the earlier files of the unit
-// (systemd.exec(5)). So it is an error if these assign the variable, and others do not in the file:
-// the kubelet would lose these flags. It is also an error if something counts more than the file.
-func (s flagSource) flagsOfUnit(tree *hostfs.Tree, unit, file string, isAssigned bool) (v flagValues, err error) {
-	if s.form != formEnvironment {
-		return v, nil
-	}
+// command is how a unit starts its program.
+type command struct {
+	tree                *hostfs.Tree
+	unit                string
+	environment, places map[string]string // of Environment=, and the file of each variable
+	files               []string          // of EnvironmentFile=
+	start               []string          // the words of ExecStart=
+}
+
+func commandOf(tree *hostfs.Tree, unit string) (command, error) {
+	c := command{tree: tree, unit: unit, environment: map[string]string{}, places: map[string]string{}}
 	lines, err := unitLines(tree, unit)
-	if err != nil {
-		return v, err
-	}
-	environment, places := map[string]string{}, map[string]string{}
-	var files, start []string
 	for _, line := range lines {
 		switch line.key {
 		case "Environment":
 			if line.value == "" {
-				clear(environment)
+				clear(c.environment)
 			}
 			for _, word := range unitWords(line.value) {
 				name, value, _ := strings.Cut(word, "=")
-				environment[name], places[name] = value, line.file
+				c.environment[name], c.places[name] = value, line.file
 			}
 		case "EnvironmentFile":
 			if line.value == "" {
-				files = nil
+				c.files = nil
 			} else {
-				files = append(files, strings.TrimPrefix(line.value, "-"))
+				c.files = append(c.files, strings.TrimPrefix(line.value, "-"))
 			}
 		case "ExecStart":
-			start = unitWords(line.value)
+			c.start = unitWords(line.value)
 		}
 	}
-	place := ""
-	if environment[s.variable] != "" && !isAssigned {
-		place = places[s.variable]
-	}
-	isBehind := false
-	for _, other := range files {
-		if isBehind = isBehind || other == file; other == file || !path.IsAbs(other) || strings.ContainsAny(other, "*?[%") {
-			continue
-		}
-		content, err := readIfThere(tree, other)
-		if err != nil {
-			return v, err
-		}
-		if a, found, err := (edit{Variable: s.variable}).assignment(content); err == nil && found && (isBehind || a.end > a.start && !isAssigned) {
-			place = other
-		}
-	}
-	if place != "" {
-		return v, fmt.Errorf("%w: %s assigns %s, and one of it and %s would replace the other; move its flags to %s", ErrProfile, tree.Path(place), s.variable, tree.Path(file), tree.Path(file))
-	}
-	return s.flagsOfCommand(tree, unit, start, environment)
+	return c, err
 }
 
-// flagsOfCommand returns the provider flags in a command, with its variables, before our variable.
-func (s flagSource) flagsOfCommand(tree *hostfs.Tree, unit string, start []string, environment map[string]string) (v flagValues, err error) {
-	var before, behind []string
+// isPattern reports whether an EnvironmentFile= does not name one file.
+func isPattern(name string) bool { return !path.IsAbs(name) || strings.ContainsAny(name, "*?[%") }
+
+// value returns the value of a variable. Files replace Environment=, and later files replace earlier
+// ones (systemd.exec(5)).
+func (c command) value(name string) (string, error) {
+	for _, file := range slices.Backward(c.files) {
+		if isPattern(file) {
+			continue
+		}
+		content, err := readIfThere(c.tree, file)
+		if err != nil {
+			return "", err
+		}
+		a, found, err := edit{Variable: name}.assignment(content)
+		if found {
+			return string(content[a.start:a.end]), nil
+		}
+		// Most files that cannot be read have nothing to do with providers.
+		if text := strings.ReplaceAll(string(content), "_", "-"); err != nil && (strings.Contains(text, configFlag) || strings.Contains(text, pluginsFlag)) {
+			return "", fmt.Errorf("%s: %w", c.tree.Path(file), err)
+		}
+	}
+	return c.environment[name], nil
+}
+
+// words returns the words of the command, with the values of variables. It returns those behind a
+// variable, which it leaves out, apart.
+func (c command) words(variable string) (before, behind []string, err error) {
 	isBehind := false
-	for _, word := range start {
+	for _, word := range c.start {
 		words := []string{word}
 		if name, isVariable := strings.CutPrefix(word, "$"); isVariable {
-			if name = strings.Trim(name, "{}"); name == s.variable {
+			if name = strings.Trim(name, "{}"); name == variable {
 				isBehind = true
 				continue
 			}
-			words = unitWords(environment[name])
+			value, err := c.value(name)
+			if err != nil {
+				return nil, nil, err
+			}
+			words = unitWords(value)
 		}
 		if isBehind {
 			behind = append(behind, words...)
@@ -197,10 +205,63 @@ func (s flagSource) flagsOfCommand(tree *hostfs.Tree, unit string, start []strin
 			before = append(before, words...)
 		}
 	}
+	return before, behind, nil
+}
+
+// flagsOfUnit returns the provider flags that the unit gives the kubelet before ours. It is an error
+// if the unit has flags that count more than ours.
+func (s flagSource) flagsOfUnit(tree *hostfs.Tree, unit, file string, isAssigned bool) (v flagValues, err error) {
+	c, err := commandOf(tree, unit)
+	switch {
+	case err != nil:
+		return v, err
+	case s.form == formEnvironment:
+		if err := s.isAlone(c, file, isAssigned); err != nil {
+			return v, err
+		}
+		return s.flagsOfCommand(c)
+	}
+	return v, nil
+}
+
+// isAlone returns an error if the unit assigns our variable in another place. The file that has the
+// variable replaces the Environment= and the earlier files of the unit (systemd.exec(5)). So the
+// kubelet would lose the flags there, unless others assign the variable in the file already. A later
+// file would replace ours.
+func (s flagSource) isAlone(c command, file string, isAssigned bool) error {
+	place := ""
+	if c.environment[s.variable] != "" && !isAssigned {
+		place = c.places[s.variable]
+	}
+	isBehind := false
+	for _, other := range c.files {
+		if isBehind = isBehind || other == file; other == file || isPattern(other) {
+			continue
+		}
+		content, err := readIfThere(c.tree, other)
+		if err != nil {
+			return err
+		}
+		if a, found, err := (edit{Variable: s.variable}).assignment(content); err == nil && found && (isBehind || a.end > a.start && !isAssigned) {
+			place = other
+		}
+	}
+	if place != "" {
+		return fmt.Errorf("%w: %s assigns %s, and one of it and %s would replace the other; move its flags to %s", ErrProfile, c.tree.Path(place), s.variable, c.tree.Path(file), c.tree.Path(file))
+	}
+	return nil
+}
+
+// flagsOfCommand returns the provider flags in a command before our variable.
+func (s flagSource) flagsOfCommand(c command) (v flagValues, err error) {
+	before, behind, err := c.words(s.variable)
+	if err != nil {
+		return v, err
+	}
 	v.take(before)
 	var later flagValues
 	if later.take(behind); later != (flagValues{}) {
-		return v, fmt.Errorf("%w: ExecStart of %s has %s or %s behind $%s, where it counts more; move it before", ErrProfile, unit, configFlag, pluginsFlag, s.variable)
+		return v, fmt.Errorf("%w: ExecStart of %s has %s or %s behind $%s, where it counts more; move it before", ErrProfile, c.unit, configFlag, pluginsFlag, s.variable)
 	}
 	return v, nil
 }

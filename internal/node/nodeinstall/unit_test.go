@@ -29,18 +29,28 @@ func TestUnitThatAssignsOurVariable(t *testing.T) {
 		"provider flags that win":       {"ExecStart=\nExecStart=/usr/bin/kubelet $KUBELET_EXTRA_ARGS --image-credential-provider-config /c.yaml\n", "", true},
 		"a variable of them that wins":  {"Environment=X=--image-credential-provider-bin-dir=/x\nExecStart=\nExecStart=/usr/bin/kubelet ${KUBELET_EXTRA_ARGS} ${X}\n", "", true},
 		"a variable that is not passed": {"Environment=X=--image-credential-provider-bin-dir=/x\n", "", false},
+		"a file's that wins":            {"EnvironmentFile=/etc/more.env\nExecStart=\nExecStart=/usr/bin/kubelet $KUBELET_EXTRA_ARGS $MORE\n", "", true},
+		"a file's that is replaced":     {"EnvironmentFile=/etc/more.env\nEnvironmentFile=/etc/none.env\nExecStart=\nExecStart=/usr/bin/kubelet $KUBELET_EXTRA_ARGS $MORE\n", "", false},
+		"a file that cannot be read":    {"EnvironmentFile=/etc/odd.env\nExecStart=\nExecStart=/usr/bin/kubelet $ODD $KUBELET_EXTRA_ARGS\n", "", true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			h := newHost(t, "kubeadm")
 			h.put(dropIn, "[Service]\n"+test.dropIn)
 			h.put("etc/kubelet.env", "KUBELET_EXTRA_ARGS=--v=1\n")
+			h.put("etc/more.env", "MORE=\"--image-credential-provider-config=/c.yaml\"\n")
+			h.put("etc/none.env", "MORE=\n")
+			h.put("etc/odd.env", "ODD=\"--image_credential_provider_config='/c.yaml' \\\n--v=2\"\n")
 			if test.flags != "" {
 				h.put("etc/default/kubelet", test.flags)
 			}
 			status := func() error { _, err := h.Status(desired("v1.36.2")); return err }
 			if test.refused {
-				h.untouched(ErrProfile, "kubelet", status)
+				want := ErrProfile
+				if strings.Contains(test.dropIn, "odd") {
+					want = errForm
+				}
+				h.untouched(want, "", status)
 			} else if err := status(); err != nil {
 				t.Error(err)
 			}
@@ -62,12 +72,16 @@ func TestUnitThatAssignsOurVariableLater(t *testing.T) {
 // The providers of flags in the unit stay.
 func TestProviderFlagsOfTheUnit(t *testing.T) {
 	for name, unit := range map[string]string{
-		"ExecStart":   "ExecStart=\nExecStart=/usr/bin/kubelet --image-credential-provider-config=/opt/x/c.yaml --image_credential_provider_bin_dir \"/opt/x\" $KUBELET_EXTRA_ARGS\n",
-		"Environment": "Environment=\"KUBELET_CONFIG_ARGS=--image-credential-provider-config=/opt/x/c.yaml --image-credential-provider-bin-dir=/opt/x\"\n",
+		"ExecStart":       "ExecStart=\nExecStart=/usr/bin/kubelet --image-credential-provider-config=/opt/x/c.yaml --image_credential_provider_bin_dir \"/opt/x\" $KUBELET_EXTRA_ARGS\n",
+		"Environment":     "Environment=\"KUBELET_CONFIG_ARGS=--image-credential-provider-config=/opt/x/c.yaml --image-credential-provider-bin-dir=/opt/x\"\n",
+		"EnvironmentFile": "EnvironmentFile=-/opt/x/env\nExecStart=\nExecStart=/usr/bin/kubelet $KUBELET_KUBEADM_ARGS $X_ARGS $KUBELET_EXTRA_ARGS\n",
+		"of two, the last": "Environment=X_ARGS=--image-credential-provider-config=/none --image-credential-provider-bin-dir=/none\nEnvironmentFile=/opt/x/env\n" +
+			"ExecStart=\nExecStart=/usr/bin/kubelet --image-credential-provider-config /none ${X_ARGS} $KUBELET_EXTRA_ARGS\n",
 	} {
 		t.Run(name, func(t *testing.T) {
 			onHost(t, "kubeadm", func(t *testing.T, h *host) {
 				h.put(dropIn, "[Service]\n"+unit)
+				h.put("opt/x/env", "A=b \\\\ c\nX_ARGS='--image-credential-provider-config=/opt/x/c.yaml --image-credential-provider-bin-dir=/opt/x'\n")
 				h.put("opt/x/c.yaml", "apiVersion: kubelet.config.k8s.io/v1\nkind: CredentialProviderConfig\nproviders: []\n")
 				h.apply(desired("v1.36.2"))
 				files := h.files()
