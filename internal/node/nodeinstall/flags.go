@@ -75,7 +75,7 @@ func (s flagSource) flagsOfOthers(tree *hostfs.Tree, file string, ours []string,
 		}
 	}
 	if v.override(ofUnit); s.form == formRancher {
-		return rancherFlags(tree, file)
+		return rancherFlags(tree, file, ofUnit)
 	}
 	content, err := readIfThere(tree, file)
 	if err != nil {
@@ -92,8 +92,10 @@ func (s flagSource) flagsOfOthers(tree *hostfs.Tree, file string, ours []string,
 	return v, nil
 }
 
-// rancherFlags reads the files of k3s or RKE2, except ours, in their order.
-func rancherFlags(tree *hostfs.Tree, ours string) (v flagValues, err error) {
+// rancherFlags reads the files of k3s or RKE2, except ours, in their order. A kubelet-arg replaces
+// those of earlier files, and kubelet-arg+ adds to them. They override the flags of k3s and RKE2
+// themselves, which are in files and in the command.
+func rancherFlags(tree *hostfs.Tree, ours string, ofCommand flagValues) (v flagValues, err error) {
 	dir := path.Dir(ours)
 	names, err := tree.Names(dir)
 	if err != nil {
@@ -101,11 +103,13 @@ func rancherFlags(tree *hostfs.Tree, ours string) (v flagValues, err error) {
 	}
 	files := []string{strings.TrimSuffix(dir, ".d")}
 	for _, base := range names {
-		if name := path.Join(dir, base); path.Ext(base) == ".yaml" && name != ours {
+		ending := strings.ToLower(path.Ext(base))
+		if name := path.Join(dir, base); (ending == ".yaml" || ending == ".yml") && name != ours {
 			files = append(files, name)
 		}
 	}
-	for _, name := range files {
+	var arguments []string
+	for i, name := range files {
 		content, err := readIfThere(tree, name)
 		if err != nil {
 			return v, err
@@ -126,19 +130,27 @@ func rancherFlags(tree *hostfs.Tree, ours string) (v flagValues, err error) {
 				flags = append(flags, "--"+key+"="+n.Value)
 			}
 		}
+		v.take(flags)
 		for _, key := range []string{"kubelet-arg", "kubelet-arg+"} {
 			n := strictyaml.Field(root, key)
 			if n == nil {
 				continue
 			}
+			if key == "kubelet-arg" {
+				if i > 0 && name > ours {
+					return v, fmt.Errorf("%w: kubelet-arg in %s replaces that of %s, which is read before; write kubelet-arg+", ErrProfile, tree.Path(name), tree.Path(ours))
+				}
+				arguments = nil
+			}
 			for _, argument := range append(slices.Clone(n.Content), n) {
 				if argument = strictyaml.Resolve(argument); argument.Kind == yaml.ScalarNode {
-					flags = append(flags, "--"+argument.Value)
+					arguments = append(arguments, "--"+argument.Value)
 				}
 			}
 		}
-		v.take(flags)
 	}
+	v.override(ofCommand)
+	v.take(arguments)
 	return v, nil
 }
 

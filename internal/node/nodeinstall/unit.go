@@ -220,6 +220,8 @@ func (s flagSource) flagsOfUnit(tree *hostfs.Tree, unit, file string, isAssigned
 			return v, err
 		}
 		return s.flagsOfCommand(c)
+	case s.form == formRancher:
+		return c.flagsOfRancher(file)
 	}
 	return v, nil
 }
@@ -262,6 +264,42 @@ func (s flagSource) flagsOfCommand(c command) (v flagValues, err error) {
 	var later flagValues
 	if later.take(behind); later != (flagValues{}) {
 		return v, fmt.Errorf("%w: ExecStart of %s has %s or %s behind $%s, where it counts more; move it before", ErrProfile, c.unit, configFlag, pluginsFlag, s.variable)
+	}
+	return v, nil
+}
+
+// flagsOfRancher returns the provider flags of k3s and RKE2 themselves in their command, as their
+// installation scripts write it. A kubelet-arg there comes behind those of all files.
+func (c command) flagsOfRancher(file string) (v flagValues, err error) {
+	words, _, err := c.words("")
+	if err != nil {
+		return v, err
+	}
+	config := strings.TrimSuffix(path.Dir(file), ".d")
+	other, err := c.value(strings.ToUpper(path.Base(path.Dir(config))) + "_CONFIG_FILE")
+	if err != nil {
+		return v, err
+	}
+	v.take(words)
+	var arguments []string
+	for i, word := range words {
+		name, value, found := strings.Cut(word, "=")
+		if !found && i+1 < len(words) {
+			value = words[i+1]
+		}
+		switch name {
+		case "--kubelet-arg":
+			arguments = append(arguments, "--"+value)
+		case "--config", "-c":
+			other = value
+		}
+	}
+	if other != "" && other != config {
+		return v, fmt.Errorf("%w: %s reads %s in place of %s, and so not %s; move its settings to %s", ErrProfile, c.unit, c.tree.Path(other), c.tree.Path(config), c.tree.Path(file), c.tree.Path(config))
+	}
+	var later flagValues
+	if later.take(arguments); later != (flagValues{}) {
+		return v, fmt.Errorf("%w: ExecStart of %s has %s or %s as a --kubelet-arg, where it counts more than in files; move it to kubelet-arg in %s", ErrProfile, c.unit, configFlag, pluginsFlag, c.tree.Path(config))
 	}
 	return v, nil
 }

@@ -128,3 +128,55 @@ func TestUnitWords(t *testing.T) {
 		}
 	}
 }
+
+// The installation scripts of k3s and RKE2 write flags into the unit.
+func TestProviderFlagsOfRancher(t *testing.T) {
+	const (
+		unit   = "etc/systemd/system/k3s-agent.service"
+		start  = "[Service]\nExecStart=/usr/local/bin/k3s \\\n    agent \\\n"
+		file   = "etc/rancher/k3s/config.yaml.d/50.yaml"
+		config = "image-credential-provider-config: /opt/x/c.yaml\nimage-credential-provider-bin-dir: /opt/x\n"
+		args   = "kubelet-arg: [image-credential-provider-config=/opt/x/c.yaml, image-credential-provider-bin-dir=/opt/x]\n"
+	)
+	for name, files := range map[string]map[string]string{
+		"of the command":         {unit: start + "    '--image-credential-provider-config' '/opt/x/c.yaml' \\\n    '--image-credential-provider-bin-dir=/opt/x'\n"},
+		"in a file":              {file: config},
+		"in a file of k3s only":  {"etc/rancher/k3s/config.yaml.d/50.YML": config},
+		"before those of a file": {unit: start + " --image-credential-provider-config=/none --config /etc/rancher/k3s/config.yaml\n", file: args},
+		"replaced by a later kubelet-arg": {
+			"etc/rancher/k3s/config.yaml.d/10.yaml": "kubelet-arg: [image-credential-provider-config=/none]\n", file: "kubelet-arg: [v=2]\n" + config,
+		},
+		"before a later kubelet-arg+": {file: args, "etc/rancher/k3s/config.yaml.d/99-z.yaml": "kubelet-arg+: [v=2]\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onHost(t, "k3s", func(t *testing.T, h *host) {
+				for name, content := range files {
+					h.put(name, content)
+				}
+				h.put("opt/x/c.yaml", "apiVersion: kubelet.config.k8s.io/v1\nkind: CredentialProviderConfig\nproviders: []\n")
+				h.apply(desired("v1.36.2"))
+				files := h.files()
+				if link := files["/etc/pullpass/credential-providers/platform.yaml"]; !strings.HasSuffix(link, " /opt/x/c.yaml") {
+					t.Errorf("the provider of others is %q", link)
+				}
+				if _, is := files["/opt/x/pullpass-credential-provider"]; !is {
+					t.Error("the plugin is not beside those of others")
+				}
+			})
+		})
+	}
+	for name, test := range map[string]struct{ file, content, want string }{
+		"kubelet-arg of the command": {unit, start + " --kubelet-arg=image-credential-provider-config=/c.yaml\n", "--kubelet-arg, where it counts more"},
+		"kubelet-arg apart":          {unit, start + " '--kubelet-arg' 'image_credential_provider_bin_dir=/x'\n", "--kubelet-arg, where it counts more"},
+		"another config":             {unit, start + " -c /etc/k3s.yaml\n", "reads "},
+		"another config by variable": {unit, start + "\nEnvironment=K3S_CONFIG_FILE=/etc/k3s.yaml\n", "reads "},
+		"a later kubelet-arg":        {"etc/rancher/k3s/config.yaml.d/99-z.yml", "kubelet-arg: v=2\n", "write kubelet-arg+"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := newHost(t, "k3s")
+			h.put(test.file, test.content)
+			h.untouched(ErrProfile, test.want, func() error { _, err := h.Status(desired("v1.36.2")); return err })
+		})
+	}
+}
