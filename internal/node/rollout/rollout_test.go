@@ -172,6 +172,27 @@ func TestAStopIsRemoved(t *testing.T) {
 	})
 }
 
+// The admission policy lets a node name itself at the beginning of a Stop. The rest of the text must
+// not accuse a different node, whose Stop would stay when the first node is deleted.
+func TestAStopThatNamesTwoNodes(t *testing.T) {
+	for name, member := range map[string]string{"repeated": "node", "by another case": "NODE", "by an escape": `\u006eode`} {
+		t.Run(name, func(t *testing.T) {
+			in(t, 2, func(t *testing.T, f *fleet) {
+				f.start()
+				time.Sleep(20 * time.Minute)
+				uid := f.api.Object("nodes", "", "node-01")["metadata"].(kubetest.Object)["uid"]
+				text := fmt.Sprintf(`{"node":"node-00",%q:"node-01","uid":%q,"revision":"r","reason":"x"}`, member, uid)
+				text = strings.Replace(text, `\\u`, `\u`, 1)
+				f.api.Merge("leases", namespace, LeaseName, kubetest.Object{"metadata": kubetest.Object{"annotations": kubetest.Object{stopKey: text}}})
+				overview := testkit.Value(List(t.Context(), f.rest(), namespace))(t)
+				if overview.Stopped != nil {
+					t.Errorf("stopped: %s", overview.Stopped)
+				}
+			})
+		})
+	}
+}
+
 // A node that is gone for good does not stop the roll-out.
 func TestTheFailedNodeIsGone(t *testing.T) {
 	in(t, 3, func(t *testing.T, f *fleet) {

@@ -48,10 +48,17 @@ func (s Stop) String() string {
 	return fmt.Sprintf("the roll-out of %s is stopped, because of the node %s: %s", s.Revision, s.Node, s.Reason)
 }
 
-// stopOf returns the Stop of a Lease, or nil.
+// stopOf returns the Stop of a Lease, or nil. Of repeated members, package json takes the last. But
+// the admission policy judges the node at the beginning of the text, so a text that then names a
+// different node is no Stop.
 func stopOf(found *coordinationv1.Lease) *Stop {
 	var s Stop
-	if json.Unmarshal([]byte(found.Annotations[stopKey]), &s) != nil {
+	text := found.Annotations[stopKey]
+	if json.Unmarshal([]byte(text), &s) != nil {
+		return nil
+	}
+	node, err := json.Marshal(s.Node)
+	if err != nil || !strings.HasPrefix(text, `{"node":`+string(node)+",") {
 		return nil
 	}
 	return &s
