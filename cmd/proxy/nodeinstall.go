@@ -291,7 +291,12 @@ run this command as a unit of systemd on the host, where it outlives their pod.`
 			}
 			defer func() { _ = tree.Close() }() // nothing is written through it
 			return nodeinstall.Watch(cmd.Context(), tree, &nodeinstall.HostKubelet{
-				Systemd: nodeinstall.Systemd{Tree: tree, HostRoot: o.root, Run: (*exec.Cmd).CombinedOutput}, Client: &http.Client{Timeout: 5 * time.Second}, URL: nodeinstall.DefaultHealthz,
+				Systemd: nodeinstall.Systemd{Tree: tree, HostRoot: o.root, Run: (*exec.Cmd).CombinedOutput}, URL: nodeinstall.DefaultHealthz,
+				Client: &http.Client{
+					Timeout: 5 * time.Second,
+					// Any user of the node can listen there while the kubelet does not.
+					CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+				},
 			})
 		},
 	}

@@ -22,6 +22,9 @@ var (
 	// either.
 	ErrUnhealthy = errors.New("the kubelet does not answer that it is healthy; see its log (journalctl)")
 
+	// ErrStarting means that the kubelet does not run at the moment.
+	ErrStarting = errors.New("the kubelet has ended, and systemd starts it again")
+
 	errNotRestarted = errors.New("the kubelet was not restarted, although it is due; run it again")
 )
 

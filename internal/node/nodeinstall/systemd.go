@@ -177,8 +177,12 @@ func (k *HostKubelet) Restart(ctx context.Context) error {
 
 func (k *HostKubelet) Ended(ctx context.Context) (int, error) {
 	restarts, state, err := k.Systemd.Restarts(ctx, k.unit)
-	if err == nil && (state == "failed" || state == "inactive") {
+	switch {
+	case err != nil:
+	case state == "failed" || state == "inactive":
 		err = fmt.Errorf("%w: %s has ended, and systemd does not start it again", ErrUnhealthy, k.unit)
+	case state == "activating":
+		err = ErrStarting
 	}
 	return restarts - k.restarts, err
 }

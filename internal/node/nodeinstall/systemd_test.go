@@ -151,7 +151,7 @@ func TestEnded(t *testing.T) {
 			isGone       bool
 		}{
 			{"NRestarts=17\nActiveState=active\n", "<nil>", 0, false},
-			{"ActiveState=activating\nNRestarts=20\n", "<nil>", 3, false},
+			{"ActiveState=activating\nNRestarts=20\n", "systemd starts it again", 3, false},
 			{"NRestarts=17\nActiveState=failed\n", "kubelet.service has ended, and systemd does not start it again", 0, true},
 			{"NRestarts=17\nActiveState=inactive\n", "kubelet.service has ended, and systemd does not start it again", 0, true},
 			{"ActiveState=active\n", "invalid syntax", -17, false},

@@ -34,7 +34,7 @@ type Kubelet interface {
 	// Healthy returns the result of the kubelet's healthz.
 	Healthy(ctx context.Context) error
 	// Ended returns how often the kubelet has exited by itself since Restart. Its error is
-	// ErrUnhealthy if it has exited and is not restarted.
+	// ErrUnhealthy if it has exited and is not restarted, and ErrStarting while it is restarted.
 	Ended(ctx context.Context) (int, error)
 }
 
@@ -158,14 +158,19 @@ func restart(ctx context.Context, kubelet Kubelet) (started bool, err error) {
 	defer tick.Stop()
 	for healthy := 0; ; {
 		err := kubelet.Healthy(ctx)
+		times, ended := kubelet.Ended(ctx)
+		isStarting := errors.Is(ended, ErrStarting)
+		if err == nil && isStarting {
+			err = ended // a different program responds: any user of the node can listen there
+		}
 		if healthy++; err != nil {
 			healthy = 0
-			switch times, gone := kubelet.Ended(ctx); {
-			case errors.Is(gone, ErrUnhealthy):
-				return true, gone
-			case gone == nil && times >= hopeless:
-				return true, fmt.Errorf("%w: it ended %d times: %w", ErrUnhealthy, times, err)
-			}
+		}
+		switch {
+		case errors.Is(ended, ErrUnhealthy):
+			return true, ended
+		case err != nil && (ended == nil || isStarting) && times >= hopeless:
+			return true, fmt.Errorf("%w: it ended %d times: %w", ErrUnhealthy, times, err)
 		}
 		if healthy == steady {
 			return true, nil

@@ -261,6 +261,23 @@ func TestAKubeletThatEnds(t *testing.T) {
 	}
 }
 
+// Any user of the node can listen at the address of the kubelet's healthz while the kubelet does not.
+func TestAnotherProgramRespondsForTheKubelet(t *testing.T) {
+	onHost(t, "eks", func(t *testing.T, h *host) {
+		start := time.Now()
+		isOld := func() bool { return h.files()["/"+eksFlags] == h.before["/"+eksFlags] }
+		h.kubelet.ended = func() (int, error) { // it runs for two of every eleven seconds
+			if took := time.Since(start); !isOld() && took%(11*time.Second) >= 2*time.Second {
+				return int(took / (11 * time.Second)), ErrStarting
+			}
+			return 0, nil
+		}
+		if _, err := h.Apply(t.Context(), desired("v1.36.2")); !errors.Is(err, ErrRejected) || !errors.Is(err, ErrStarting) || !isOld() {
+			t.Errorf("error %v", err)
+		}
+	})
+}
+
 // The host loses power after the kubelet's files were written, and before the kubelet was seen
 // healthy with them.
 func TestPowerLoss(t *testing.T) {
