@@ -28,7 +28,7 @@ import (
 // These tests run the commands in a separate process. strace kills it, or makes its disk full or
 // faulty, at one system call after the other.
 var (
-	crashEvery = flag.Int("crash-every", 0, "disturb the commands at every file operation (1), every second (2), and so on; 0: let every fiftieth fail, and no more")
+	crashEvery = flag.Int("crash-every", 0, "disturb the commands at every file operation (1), every second (2), and so on; 0: let one operation fail for each line that its error passes, and no more")
 	crashChild = flag.String("crash-child", "", "a command that is to be disturbed, in JSON: the test runs itself with it")
 )
 
@@ -366,22 +366,24 @@ func TestCrash(t *testing.T) {
 		})
 		return
 	}
-	for _, platform := range Profiles() {
+	platforms := Profiles()
+	if *crashEvery == 0 {
+		platforms = []string{"eks", "k3s", "kubeadm"} // the others make no further calls
+	}
+	calls := map[string]bool{} // through which the error of an earlier operation passes
+	for _, platform := range platforms {
 		for _, version := range []string{"v1.36.2", "v1.33.5"} {
 			for _, command := range crashCommands {
-				if *crashEvery == 0 && platform != "eks" {
-					continue
-				}
 				t.Run(platform+"/"+version+"/"+command, func(t *testing.T) {
-					t.Parallel()
-					crash(t, scenario{Platform: platform, Version: version, Command: command})
+					crash(t, scenario{Platform: platform, Version: version, Command: command}, calls)
 				})
 			}
 		}
 	}
 }
 
-func crash(t *testing.T, s scenario) {
+// crash runs the command without a disturbance, one scenario after the other, and then disturbs it.
+func crash(t *testing.T, s scenario, calls map[string]bool) {
 	before, after := s.desired()
 	base := newHost(t, s.Platform)
 	for name, text := range base.files() {
@@ -412,10 +414,14 @@ func crash(t *testing.T, s scenario) {
 		c.expectEnd("before", old)
 	})
 	// The result without a disturbance.
+	var operations []operation
 	done := s.copyTo(t, filepath.Join(t.TempDir(), "done"))
 	synctest.Test(t, func(t *testing.T) {
 		c := done.open(t)
-		if err := c.command(t.Context()); errors.Is(err, ErrRejected) != (s.Command == "rejected") || err != nil && s.Command != "rejected" {
+		c.onOperation(func(o operation) error { operations = append(operations, o); return nil })
+		err := c.command(t.Context())
+		c.tree.Failing = nil
+		if errors.Is(err, ErrRejected) != (s.Command == "rejected") || err != nil && s.Command != "rejected" {
 			t.Fatal(err)
 		}
 		wanted = withoutRecord(c.files())
@@ -424,7 +430,20 @@ func crash(t *testing.T, s scenario) {
 			c.expect("uninstalled", wanted, bare)
 		}
 	})
-	s.failEach(t, wanted)
+	operations = slices.DeleteFunc(operations, func(o operation) bool {
+		if *crashEvery > 0 {
+			// The sample begins at a different call in each scenario.
+			return (o.count+len(t.Name()))%*crashEvery != 0
+		}
+		isKnown := true
+		for _, call := range o.calls {
+			isKnown = isKnown && calls[call]
+			calls[call] = true
+		}
+		return isKnown
+	})
+	t.Parallel()
+	s.failEach(t, operations, wanted)
 	if *crashEvery == 0 {
 		return
 	}
@@ -460,29 +479,61 @@ func crash(t *testing.T, s scenario) {
 	t.Logf("%d operations", number)
 }
 
+// operation is a file operation of a command.
+type operation struct {
+	calls []string // that lead to it, the innermost first
+	nth   int      // of those with the same calls: the order of the others may be random
+	count int      // of all
+}
+
+// onOperation has do called before each operation, and do's error is that of the operation.
+func (c *crashHost) onOperation(do func(o operation) error) {
+	count, at := 0, map[string]int{}
+	c.tree.Failing = func(string) error {
+		calls := callers()
+		place := strings.Join(calls, " ")
+		count++
+		at[place]++
+		return do(operation{calls, at[place], count})
+	}
+}
+
+// callers returns the files and lines of this package and of hostfs that lead here.
+func callers() (calls []string) {
+	pcs := make([]uintptr, 64)
+	frames := runtime.CallersFrames(pcs[:runtime.Callers(2, pcs)])
+	for isMore := true; isMore; {
+		var frame runtime.Frame
+		frame, isMore = frames.Next()
+		if dir, file := filepath.Split(frame.File); strings.Contains(dir, "/internal/node/") && !strings.HasSuffix(file, "_test.go") {
+			calls = append(calls, fmt.Sprintf("%s:%d", file, frame.Line))
+		}
+	}
+	return calls
+}
+
 // failEach makes one operation after the other fail, reads too, in this process. The command must
 // report it, and end its work when it is given again.
-func (s scenario) failEach(t *testing.T, wanted map[string]string) {
-	every := cmp.Or(*crashEvery, 50)
-	for n, done := 1+len(t.Name())%every, false; !done && !t.Failed(); n += every {
+func (s scenario) failEach(t *testing.T, operations []operation, wanted map[string]string) {
+	for _, fails := range operations {
+		if t.Failed() {
+			return
+		}
 		run := s.copyTo(t, filepath.Join(t.TempDir(), "run"))
 		synctest.Test(t, func(t *testing.T) {
-			c, count, when := run.open(t), 0, ""
-			c.tree.Failing = func(name string) error {
-				if count++; count == n {
-					when = fmt.Sprintf("operation %d fails, on %s", n, name)
+			c, isDisturbed := run.open(t), false
+			c.onOperation(func(o operation) error {
+				if o.nth == fails.nth && slices.Equal(o.calls, fails.calls) {
+					isDisturbed = true
 					return unix.EIO
 				}
 				return nil
-			}
+			})
 			err := c.command(t.Context())
 			c.tree.Failing = nil
-			if done = when == ""; done {
-				t.Logf("%d operations", count)
-				return
-			}
-			if !errors.Is(err, unix.EIO) {
-				t.Errorf("%s: %v", when, err)
+			when := fmt.Sprintf("operation %d fails, number %d of %s", fails.count, fails.nth, fails.calls)
+			if !isDisturbed || !errors.Is(err, unix.EIO) {
+				t.Errorf("%s (%t): %v", when, isDisturbed, err)
 			}
 			c.expectSafe(when)
 			_, after := s.desired()
@@ -493,6 +544,7 @@ func (s scenario) failEach(t *testing.T, wanted map[string]string) {
 		})
 		testkit.Must(t, os.RemoveAll(run.Dir))
 	}
+	t.Logf("%d operations", len(operations))
 }
 
 // aftermath expects that every command ends the disturbed work.
