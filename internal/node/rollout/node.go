@@ -49,9 +49,9 @@ const conflicts = 5
 // taint. It returns the changed Node, and writes nothing if there is no difference.
 func (c cluster) write(ctx context.Context, node *corev1.Node, r *Record, untaint bool) (*corev1.Node, error) {
 	for range conflicts {
-		change, err := changeOf(node, r, untaint)
-		if err != nil || change == nil {
-			return node, err
+		change := changeOf(node, r, untaint)
+		if change == nil {
+			return node, nil
 		}
 		written, err := c.patch(ctx, node.Name, change)
 		if !apierrors.IsConflict(err) {
@@ -74,14 +74,11 @@ func (c cluster) again(ctx context.Context, node *corev1.Node) (*corev1.Node, er
 }
 
 // changeOf returns a merge patch (RFC 7396). It is nil if there is no change.
-func changeOf(node *corev1.Node, r *Record, untaint bool) ([]byte, error) {
+func changeOf(node *corev1.Node, r *Record, untaint bool) []byte {
 	metadata, spec := map[string]any{}, map[string]any{}
 	var annotation, label *string
 	if r != nil {
-		text, err := json.Marshal(r)
-		if err != nil {
-			return nil, err
-		}
+		text, _ := json.Marshal(r) // strings, and a time that was read or is now
 		annotation, label = new(string(text)), new(string(r.State))
 	}
 	for field, change := range map[string]struct {
@@ -99,10 +96,11 @@ func changeOf(node *corev1.Node, r *Record, untaint bool) ([]byte, error) {
 		metadata["resourceVersion"] = node.ResourceVersion
 	}
 	if len(metadata)+len(spec) == 0 {
-		return nil, nil
+		return nil
 	}
-	metadata["uid"] = node.UID // a recreated Node of the same name must not get it
-	return json.Marshal(map[string]any{"metadata": metadata, "spec": spec})
+	metadata["uid"] = node.UID                                                    // a recreated Node of the same name must not get it
+	change, _ := json.Marshal(map[string]any{"metadata": metadata, "spec": spec}) // both are of the API
+	return change
 }
 
 func (c cluster) patch(ctx context.Context, name string, change []byte) (*corev1.Node, error) {

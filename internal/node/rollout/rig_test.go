@@ -1,12 +1,15 @@
 package rollout
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"maps"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -59,6 +62,19 @@ type simulated struct {
 	unable     atomic.Bool // the kubelet cannot be restarted
 	dead       atomic.Bool // the machine has no power
 	restarts   atomic.Int32
+	log        bytes.Buffer              // of logger
+	logger     *slog.Logger              // one, since it orders what agents one after the other write
+	failing    func(*http.Request) error // nil: no request of the agent fails
+}
+
+// RoundTrip is that of the agent's requests.
+func (n *simulated) RoundTrip(r *http.Request) (*http.Response, error) {
+	if n.failing != nil {
+		if err := n.failing(r); err != nil {
+			return nil, err
+		}
+	}
+	return n.api.RoundTrip(r)
 }
 
 // in runs a test with its own clock.
@@ -106,6 +122,7 @@ func (f *fleet) add(name string, tainted bool) *simulated {
 	tree, err := hostfs.Open(dir)
 	testkit.Must(f.t, err)
 	n := &simulated{fleet: f, name: name, tree: tree, isAlone: tainted}
+	n.logger = slog.New(slog.NewTextHandler(&n.log, nil))
 	taints := []any{kubetest.Object{"key": "example.com/other", "effect": "NoSchedule"}}
 	if tainted {
 		taints = append(taints, kubetest.Object{"key": Taint, "effect": "NoSchedule"})
@@ -143,8 +160,10 @@ providers:
 }
 
 func (n *simulated) start(desired func(context.Context, string) (nodeinstall.Desired, error)) {
+	config := n.rest()
+	config.Transport = n
 	a, err := New(Config{
-		REST: n.rest(), Namespace: namespace, Node: n.name, Version: "v1",
+		REST: config, Logger: n.logger, Namespace: namespace, Node: n.name, Version: "v1",
 		Tree: n.tree, Watcher: n, Probe: true, Taint: !n.keepsTaint, Desired: desired,
 	})
 	testkit.Must(n.t, err)

@@ -64,17 +64,13 @@ func stopOf(found *coordinationv1.Lease) *Stop {
 	return &s
 }
 
-func setStop(found *coordinationv1.Lease, s *Stop) error {
+func setStop(found *coordinationv1.Lease, s *Stop) {
 	if s == nil {
 		delete(found.Annotations, stopKey)
-		return nil
+		return
 	}
-	text, err := json.Marshal(s)
-	if err != nil {
-		return err
-	}
+	text, _ := json.Marshal(s) // it has only strings
 	annotate(found, stopKey, string(text))
-	return nil
 }
 
 func annotate(found *coordinationv1.Lease, key, value string) {
@@ -131,7 +127,7 @@ func (t *turn) acquire(ctx context.Context, revision string, alone bool) (during
 		if node != nil && string(node.UID) == s.UID {
 			return nil, s.String(), nil
 		}
-		_ = setStop(found, nil) // the node is gone, so the cause cannot be examined there
+		setStop(found, nil) // the node is gone, so the cause cannot be examined there
 	}
 	if alone {
 		t.set(true, time.Time{})
@@ -174,9 +170,7 @@ func (t *turn) supersede(ctx context.Context, found *coordinationv1.Lease, revis
 		return "", err
 	}
 	s := &Stop{Node: name, UID: uid, Revision: found.Annotations[revisionKey], Reason: "it was restarted, is not Ready, and its installer says nothing"}
-	if err := setStop(found, s); err != nil {
-		return "", err
-	}
+	setStop(found, s)
 	found.Spec.HolderIdentity = new(string)
 	if _, err := t.lease.Write(ctx, found); err != nil {
 		return "", err
@@ -280,9 +274,7 @@ func (t *turn) release(ctx context.Context, failure *Stop) (bool, error) {
 		found.Spec.HolderIdentity = new(string)
 	}
 	if failure != nil || now != nil && now.UID == t.uid {
-		if err := setStop(found, failure); err != nil {
-			return false, err
-		}
+		setStop(found, failure)
 	}
 	return t.lease.Write(ctx, found)
 }
