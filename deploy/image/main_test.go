@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -42,12 +43,13 @@ func newInputs(t *testing.T) inputs {
 	dir := t.TempDir()
 	in := inputs{
 		dir:   dir,
-		amd64: build(t, filepath.Join(dir, "amd64"), "./roots", "GOOS=linux", "GOARCH=amd64", "CGO_ENABLED=0"),
-		arm64: build(t, filepath.Join(dir, "arm64"), "./roots", "GOOS=linux", "GOARCH=arm64", "CGO_ENABLED=0"),
+		amd64: build(t, filepath.Join(dir, "amd64", "pullpass"), "./roots", "GOOS=linux", "GOARCH=amd64", "CGO_ENABLED=0"),
+		arm64: build(t, filepath.Join(dir, "arm64", "pullpass"), "./roots", "GOOS=linux", "GOARCH=arm64", "CGO_ENABLED=0"),
 		roots: filepath.Join(dir, "roots.crt"),
 	}
 	for _, binary := range []string{in.amd64, in.arm64} {
-		build(t, binary+pluginSuffix, "./roots", "GOOS=linux", "GOARCH="+filepath.Base(binary), "CGO_ENABLED=0")
+		platform := filepath.Dir(binary)
+		build(t, filepath.Join(platform, pluginName), "./roots", "GOOS=linux", "GOARCH="+filepath.Base(platform), "CGO_ENABLED=0")
 	}
 	out := testkit.Value(exec.CommandContext(t.Context(), build(t, filepath.Join(dir, "run"), "./roots", "CGO_ENABLED=0")).Output())(t)
 	testkit.Must(t, os.WriteFile(in.roots, out, 0o600))
@@ -156,6 +158,47 @@ func checkFiles(t *testing.T, image v1.Image, in inputs, architecture string) {
 	}
 }
 
+// The image for clients has two programs and nothing else.
+func TestClientImage(t *testing.T) {
+	t.Parallel()
+	in := newInputs(t)
+	binaries := []string{filepath.Join(in.dir, "amd64", clientName), filepath.Join(in.dir, "arm64", clientName)}
+	testkit.Must(t, os.Rename(in.amd64, binaries[0]))
+	testkit.Must(t, os.Rename(in.arm64, binaries[1]))
+	archive := filepath.Join(in.dir, "client.tar")
+	var stdout, stderr bytes.Buffer
+	testkit.Must(t, run(append([]string{
+		"-name", "registry.example.com/tools/pullpass:v1", "-version", "v1.2.3", "-revision", "c0ffee", "-out", archive,
+	}, binaries...), &stdout, &stderr))
+	index := openIndex(t, archive)
+	testkit.Must(t, validate.Index(index))
+	for _, m := range testkit.Value(index.IndexManifest())(t).Manifests {
+		image := testkit.Value(index.Image(m.Digest))(t)
+		config := testkit.Value(image.ConfigFile())(t).Config
+		if config.Entrypoint[0] != "/docker-credential-pullpass" || len(config.Cmd)+len(config.ExposedPorts) != 0 || config.Labels["org.opencontainers.image.title"] != "Pullpass client" {
+			t.Errorf("%s: config %+v", m.Platform, config)
+		}
+		content := mutate.Extract(image)
+		var names []string
+		for reader := tar.NewReader(content); ; {
+			header, err := reader.Next()
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			testkit.Must(t, err)
+			names = append(names, header.Name)
+		}
+		testkit.Must(t, content.Close())
+		if got := strings.Join(names, " "); got != "docker-credential-pullpass pullpass-credential-provider" {
+			t.Errorf("%s: the image holds %s", m.Platform, got)
+		}
+	}
+	sbom := testkit.Read(t, filepath.Join(in.dir, "client.amd64.cdx.json"))
+	if strings.Contains(sbom, "ca-certificates") || !strings.Contains(sbom, `"name": "pullpass-credential-provider"`) {
+		t.Errorf("the SBOM is %s", sbom)
+	}
+}
+
 // Engines before version 25 load an archive by the description that docker save
 // writes.
 func TestDockerLoadsTheSameImage(t *testing.T) {
@@ -201,8 +244,9 @@ func TestRefusals(t *testing.T) {
 	testkit.Must(t, os.WriteFile(text, []byte("#!/bin/sh"), 0o600))
 	empty := filepath.Join(dir, "main.go")
 	testkit.Must(t, os.WriteFile(empty, []byte("package main\nfunc main() {}"), 0o600))
-	mixed := build(t, filepath.Join(dir, "mixed"), empty, "GOOS=linux", "GOARCH=amd64", "CGO_ENABLED=0")
-	build(t, mixed+pluginSuffix, empty, "GOOS=linux", "GOARCH=arm64", "CGO_ENABLED=0")
+	mixed := build(t, filepath.Join(dir, "mixed", "pullpass"), empty, "GOOS=linux", "GOARCH=amd64", "CGO_ENABLED=0")
+	build(t, filepath.Join(dir, "mixed", pluginName), empty, "GOOS=linux", "GOARCH=arm64", "CGO_ENABLED=0")
+	client := filepath.Join(dir, clientName)
 	good := []string{"-version", "v1", "-revision", "c0ffee", "-roots", text, "-out", filepath.Join(dir, "image.tar")}
 	for _, test := range []struct {
 		name, want string
@@ -210,9 +254,12 @@ func TestRefusals(t *testing.T) {
 	}{
 		{"no version", "required", good[2:]},
 		{"no binary", "required", good},
-		{"no roots", "no such file", append(good, "-roots", filepath.Join(dir, "missing"), text)},
+		{"no roots", "-roots is required", append(slices.Concat(good[:4], good[6:]), text)},
+		{"roots for a client", "not used", append(good, client)},
+		{"two programs", "1 of 2 binaries", append(good, client, text)},
+		{"no file of roots", "no such file", append(good, "-roots", filepath.Join(dir, "missing"), text)},
 		{"no such binary", "missing", append(good, filepath.Join(dir, "missing"))},
-		{"no plugin", "alone-credential-provider: no such file", append(good, build(t, filepath.Join(dir, "alone"), empty, "GOOS=linux", "CGO_ENABLED=0"))},
+		{"no plugin", "pullpass-credential-provider: no such file", append(good, build(t, filepath.Join(dir, "alone"), empty, "GOOS=linux", "CGO_ENABLED=0"))},
 		{"a plugin for another architecture", "is for arm64, and the binary for amd64", append(good, mixed)},
 		{"a script", "unrecognized file format", append(good, text)},
 		{"another system", "GOOS=windows", append(good, build(t, filepath.Join(dir, "windows"), empty, "GOOS=windows", "CGO_ENABLED=0"))},

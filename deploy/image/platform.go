@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -28,41 +29,48 @@ type platformImage struct {
 	size     int64 // of the compressed layers, in bytes
 }
 
+// The names of programs, in images and beside the binary. "pullpass node-install"
+// puts the kubelet's plugin on nodes.
 const (
-	// pluginSuffix follows the binary's name in that of the kubelet's plugin, which
-	// is beside it: "pullpass node-install" puts that on nodes.
-	pluginSuffix = "-credential-provider"
-	pluginName   = "pullpass" + pluginSuffix // in the image
+	clientName = "docker-credential-pullpass"
+	pluginName = "pullpass-credential-provider"
 )
 
-// newPlatformImage returns an image that holds the binary, the plugin, the CA
-// certificates, and nothing else. The platform is that of the binary. The
-// Dockerfile makes the same; the tests compare the two.
+// newPlatformImage returns an image that holds the binary, the plugin, and nothing
+// else but the CA certificates. The platform is that of the binary. The Dockerfile
+// makes the same; the tests compare the two.
+//
+// The image of a client is for others to mount, or to copy from: its programs use
+// the certificates of the image where they run.
 func newPlatformImage(binary string, o options) (platformImage, error) {
 	content, info, err := readBinary(binary)
 	if err != nil {
 		return platformImage{}, err
 	}
-	plugin, pluginInfo, err := readBinary(binary + pluginSuffix)
+	pluginFile := filepath.Join(filepath.Dir(binary), pluginName)
+	plugin, pluginInfo, err := readBinary(pluginFile)
 	if err != nil {
 		return platformImage{}, err
 	}
 	p := platformImage{platform: v1.Platform{OS: "linux", Architecture: setting(info, "GOARCH")}}
 	if other := setting(pluginInfo, "GOARCH"); other != p.platform.Architecture {
-		return platformImage{}, fmt.Errorf("%s%s: is for %s, and the binary for %s", binary, pluginSuffix, other, p.platform.Architecture)
+		return platformImage{}, fmt.Errorf("%s: is for %s, and the binary for %s", pluginFile, other, p.platform.Architecture)
 	}
-	if p.sbom, err = sbom(info, content, plugin, o); err != nil {
+	var files []file
+	if !o.client {
+		files = []file{
+			{name: "etc/"},
+			{name: "etc/ssl/"},
+			{name: "etc/ssl/certs/"},
+			{name: "etc/ssl/certs/ca-certificates.crt", mode: 0o644, content: o.roots},
+		}
+	}
+	files = append(files, file{name: o.program(), mode: 0o755, content: content}, file{name: pluginName, mode: 0o755, content: plugin})
+	if p.sbom, err = sbom(info, files, o); err != nil {
 		return platformImage{}, err
 	}
 
-	archive, err := layer([]file{
-		{name: "etc/"},
-		{name: "etc/ssl/"},
-		{name: "etc/ssl/certs/"},
-		{name: "etc/ssl/certs/ca-certificates.crt", mode: 0o644, content: o.roots},
-		{name: "pullpass", mode: 0o755, content: content},
-		{name: pluginName, mode: 0o755, content: plugin},
-	}, o.created)
+	archive, err := layer(files, o.created)
 	if err != nil {
 		return platformImage{}, err
 	}
@@ -116,11 +124,9 @@ func configure(image v1.Image, platform v1.Platform, o options) (v1.Image, error
 	config.OS, config.Architecture = platform.OS, platform.Architecture
 	config.Created = v1.Time{Time: o.created}
 	config.Config = v1.Config{
-		Entrypoint:   []string{"/pullpass"},
-		Cmd:          []string{"serve", "--config", "/etc/pullpass/pullpass.yaml"},
-		WorkingDir:   "/",
-		User:         user,
-		ExposedPorts: map[string]struct{}{"8443/tcp": {}},
+		Entrypoint: []string{"/" + o.program()},
+		WorkingDir: "/",
+		User:       user,
 		Labels: map[string]string{
 			"org.opencontainers.image.title":       "Pullpass",
 			"org.opencontainers.image.description": "Kubernetes pods pull images with their own ServiceAccount",
@@ -129,6 +135,13 @@ func configure(image v1.Image, platform v1.Platform, o options) (v1.Image, error
 			"org.opencontainers.image.version":     o.version,
 			"org.opencontainers.image.revision":    o.revision,
 		},
+	}
+	if o.client {
+		config.Config.Labels["org.opencontainers.image.title"] = "Pullpass client"
+		config.Config.Labels["org.opencontainers.image.description"] = "The credential helper and the kubelet plugin of Pullpass"
+	} else {
+		config.Config.Cmd = []string{"serve", "--config", "/etc/pullpass/pullpass.yaml"}
+		config.Config.ExposedPorts = map[string]struct{}{"8443/tcp": {}}
 	}
 	return mutate.ConfigFile(image, config)
 }

@@ -19,16 +19,22 @@ const sbomMediaType = "application/vnd.cyclonedx+json"
 // itself says it was linked from, Go's standard library, the CA certificates, and
 // the plugin, which is of the same module and needs no other.
 // It has no serial number, which would differ in each build.
-func sbom(info *debug.BuildInfo, binary, plugin []byte, o options) ([]byte, error) {
+func sbom(info *debug.BuildInfo, files []file, o options) ([]byte, error) {
 	product := module(info.Main.Path, o.version)
 	product.Type = cyclonedx.ComponentTypeApplication
-	product.Hashes = hashes(binary)
 	components := []cyclonedx.Component{module("stdlib", strings.TrimPrefix(info.GoVersion, "go"))}
 	for _, dep := range info.Deps {
 		dep = cmp.Or(dep.Replace, dep)
 		components = append(components, module(dep.Path, dep.Version))
 	}
-	for _, f := range []file{{name: "etc/ssl/certs/ca-certificates.crt", content: o.roots}, {name: pluginName, content: plugin}} {
+	for _, f := range files {
+		switch {
+		case strings.HasSuffix(f.name, "/"):
+			continue
+		case f.name == o.program():
+			product.Hashes = hashes(f.content)
+			continue
+		}
 		components = append(components, cyclonedx.Component{
 			BOMRef: f.name, Type: cyclonedx.ComponentTypeFile, Name: f.name, Hashes: hashes(f.content),
 		})

@@ -46,7 +46,7 @@ func TestSBOM(t *testing.T) {
 		if !bytes.Equal(attached, beside) {
 			t.Errorf("%s: the SBOM beside the archive differs", image.Platform)
 		}
-		checkSBOM(t, schema, beside, filepath.Join(in.dir, image.Platform.Architecture))
+		checkSBOM(t, schema, beside, filepath.Join(in.dir, image.Platform.Architecture, "pullpass"))
 	}
 }
 
