@@ -70,7 +70,7 @@ var libraries = map[string][]string{
 	"cel.dev/cel-go":                    {"internal/policy/condition"},
 	"cloud.google.com/go/auth":          {"internal/gateway/upstream/google"},
 	"github.com/Azure/azure-sdk-for-go": {"internal/gateway/upstream/azure"},
-	"github.com/CycloneDX/cyclonedx-go": {"deploy/image"},
+	"github.com/CycloneDX/cyclonedx-go": {"deploy/sbom"},
 	"github.com/aws/aws-sdk-go-v2":      {"internal/gateway/upstream/aws"},
 	"github.com/aws/smithy-go":          {"internal/gateway/upstream/aws"},
 	"github.com/coreos/go-oidc/v3":      {"internal/oidc", "internal/gateway/upstream/logins/loginstest"},

@@ -20,6 +20,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/partial"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	"github.com/google/go-containerregistry/pkg/v1/types"
+
+	"github.com/pullpass/pullpass/deploy/sbom"
 )
 
 // writeArchive writes the images, as one image for several platforms, and
@@ -69,14 +71,14 @@ func attachSBOM(path layout.Path, image platformImage) error {
 	if err != nil {
 		return err
 	}
-	bom, err := writeBlob(path, image.sbom, sbomMediaType)
+	bom, err := writeBlob(path, image.sbom, sbom.MediaType)
 	if err != nil {
 		return err
 	}
 	manifest, err := json.Marshal(v1.Manifest{
 		SchemaVersion: 2,
 		MediaType:     types.OCIManifestSchema1,
-		ArtifactType:  sbomMediaType,
+		ArtifactType:  sbom.MediaType,
 		Config:        config,
 		Layers:        []v1.Descriptor{bom},
 		Subject:       subject,
@@ -88,7 +90,7 @@ func attachSBOM(path layout.Path, image platformImage) error {
 	if err != nil {
 		return err
 	}
-	descriptor.ArtifactType = sbomMediaType
+	descriptor.ArtifactType = sbom.MediaType
 	return path.AppendDescriptor(descriptor)
 }
 

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -15,6 +16,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	"github.com/google/go-containerregistry/pkg/v1/types"
+
+	"github.com/pullpass/pullpass/deploy/sbom"
 )
 
 // user runs the process: no user of the image's own, and none of the host's.
@@ -29,11 +32,12 @@ type platformImage struct {
 	size     int64 // of the compressed layers, in bytes
 }
 
-// The names of programs, in images and beside the binary. "pullpass node-install"
-// puts the kubelet's plugin on nodes.
+// The names of files in images; those of programs also beside the binary. "pullpass
+// node-install" puts the kubelet's plugin on nodes.
 const (
 	clientName = "docker-credential-pullpass"
 	pluginName = "pullpass-credential-provider"
+	rootsName  = "etc/ssl/certs/ca-certificates.crt"
 )
 
 // newPlatformImage returns an image that holds the binary, the plugin, and nothing
@@ -56,17 +60,20 @@ func newPlatformImage(binary string, o options) (platformImage, error) {
 	if other := setting(pluginInfo, "GOARCH"); other != p.platform.Architecture {
 		return platformImage{}, fmt.Errorf("%s: is for %s, and the binary for %s", pluginFile, other, p.platform.Architecture)
 	}
+	bom := sbom.Product{Version: o.version, Created: o.created, Binary: content, Programs: []*debug.BuildInfo{info}}
 	var files []file
 	if !o.client {
+		bom.Files = append(bom.Files, sbom.File{Name: rootsName, Content: o.roots})
 		files = []file{
 			{name: "etc/"},
 			{name: "etc/ssl/"},
 			{name: "etc/ssl/certs/"},
-			{name: "etc/ssl/certs/ca-certificates.crt", mode: 0o644, content: o.roots},
+			{name: rootsName, mode: 0o644, content: o.roots},
 		}
 	}
+	bom.Files = append(bom.Files, sbom.File{Name: pluginName, Content: plugin}) // of the same module; it needs no other
 	files = append(files, file{name: o.program(), mode: 0o755, content: content}, file{name: pluginName, mode: 0o755, content: plugin})
-	if p.sbom, err = sbom(info, files, o); err != nil {
+	if p.sbom, err = bom.JSON(); err != nil {
 		return platformImage{}, err
 	}
 

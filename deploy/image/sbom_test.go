@@ -2,7 +2,9 @@ package main
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"encoding/json"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -58,7 +60,7 @@ func checkSBOM(t *testing.T, schema *jsonschema.Schema, text []byte, binary stri
 	testkit.Must(t, cyclonedx.NewBOMDecoder(bytes.NewReader(text), cyclonedx.BOMFileFormatJSON).Decode(&bom))
 	product := bom.Metadata.Component
 	content := testkit.Value(os.ReadFile(binary))(t)
-	if product.Name != "github.com/pullpass/pullpass" || product.Version != "v1.2.3" || (*product.Hashes)[0] != (*hashes(content))[0] {
+	if product.Name != "github.com/pullpass/pullpass" || product.Version != "v1.2.3" || (*product.Hashes)[0].Value != fmt.Sprintf("%x", sha256.Sum256(content)) {
 		t.Errorf("the SBOM is about %+v", product)
 	}
 	var names []string
@@ -70,14 +72,6 @@ func checkSBOM(t *testing.T, schema *jsonschema.Schema, text []byte, binary stri
 	}
 	if purl := (*bom.Components)[1].PackageURL; !strings.HasPrefix(purl, "pkg:golang/golang.org/x/crypto/x509roots/fallback@v0.0.0-") {
 		t.Errorf("package URL %s", purl)
-	}
-}
-
-func TestPackageURL(t *testing.T) {
-	t.Parallel()
-	c := module("github.com/Azure/go-ansiterm", "v1.0.0+incompatible")
-	if c.PackageURL != "pkg:golang/github.com/azure/go-ansiterm@v1.0.0%2Bincompatible" || c.Name != "github.com/Azure/go-ansiterm" {
-		t.Errorf("%+v", c)
 	}
 }
 
