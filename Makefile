@@ -11,6 +11,7 @@ SECRETS = ./...
 BENCHCOUNT = 6
 MUTANTS = ./internal/oidc/... ./internal/policy/... ./internal/exchange/... ./internal/registryauth/... ./internal/refusal ./internal/gateway/... ./internal/node/... ./internal/pullsecrets/...
 VERSION = $$(git describe --tags --always --dirty 2>/dev/null || echo devel)
+REGISTRY = ghcr.io/pullpass
 REVISION = $$(git rev-parse HEAD 2>/dev/null || echo unknown)
 SOURCE_DATE_EPOCH = $$(git log -1 --format=%ct 2>/dev/null || echo 0)
 # Nothing of the machine, of the directory or of the time is in a program: the Dockerfile builds the same.
@@ -19,7 +20,7 @@ GOBUILD = CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags "-s -w -X
 # Where there is a file system in memory, on that: thousands of runs sync what they write. The test alone, for nothing may be executed from /dev/shm in containers.
 CRASH = $(GO) test -exec "env GOTMPDIR=$$(test -w /dev/shm && echo /dev/shm || echo /tmp)" -count=1 -timeout 3h -run='^TestCrash$$' ./internal/node/nodeinstall
 
-.PHONY: help demo check test docs e2e secrets crash node-up node-shell node-down bench bench-plugin performance random conformance neighbours simulate chaos loadtest loadtest-smoke loadtest-programs fuzz mutants mutants-changed lint build image clean
+.PHONY: help demo check test docs e2e secrets crash node-up node-shell node-down bench bench-plugin performance random conformance neighbours simulate chaos loadtest loadtest-smoke loadtest-programs fuzz mutants mutants-changed lint build image release clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "%-14s %s\n", $$1, $$2}' Makefile
@@ -139,13 +140,14 @@ mutants-changed: ## the same on changed lines alone, and for three minutes at mo
 	$(GO) run ./internal/test/mutants -changed -for 3m $(MUTANTS)
 
 # Exceptions are beside the code, with a reason; .golangci.yaml says which linters.
-lint: ## gofmt, golangci-lint, govulncheck, module checksums
+lint: ## gofmt, golangci-lint, actionlint, govulncheck, module checksums
 	@unformatted=$$(gofmt -l .); test -z "$$unformatted" || { echo "gofmt -w these files:"; echo "$$unformatted"; exit 1; }
 	$(GO) mod verify
 	$(GO) tool -modfile=.ci/tools.mod golangci-lint run ./...
 	cd e2e && $(GO) tool -modfile=../.ci/tools.mod golangci-lint run -c ../.golangci.yaml --disable gosec ./...
 	cd e2e/csidriver && $(GO) vet .
 	cd loadtest && $(GO) tool -modfile=../.ci/tools.mod golangci-lint run -c ../.golangci.yaml --disable gosec ./...
+	$(GO) tool -modfile=.ci/actionlint.mod actionlint
 	@./.ci/vulnerabilities
 
 # Go's cache has the results of packages that did not change, and whose files and imports did not.
@@ -167,6 +169,10 @@ image: ## bin/pullpass-image.tar and SBOMs, for amd64 and arm64, without an engi
 	$(GO) run ./deploy/image/roots >bin/ca-certificates.crt
 	$(GO) run ./deploy/image -version $(VERSION) -revision $(REVISION) -created $(SOURCE_DATE_EPOCH) -roots bin/ca-certificates.crt \
 		bin/linux-amd64/pullpass bin/linux-arm64/pullpass
+
+# VERSION is without v. RELEASE='-sign cosign.key -push' signs and pushes: docs/internals/releasing.md. Go is that of the Dockerfile, for the same bytes.
+release: ## everything of a release, in bin/release: VERSION=0.1.0, and what RELEASE adds; the same commit gives the same bytes
+	GOTOOLCHAIN=go$$(sed -n 's/^ARG GO_IMAGE=golang://p' Dockerfile) $(GO) run ./deploy/release -version "$(VERSION)" -registry $(REGISTRY) $(RELEASE)
 
 clean: ## remove bin/
 	rm -rf bin

@@ -84,7 +84,7 @@ var libraries = map[string][]string{
 	"github.com/go-jose/go-jose/v4":            {"cmd/demo", "internal/gateway", "internal/oidc", "internal/registryauth/signing", "internal/test"},
 	"github.com/go-json-experiment/json":       {"internal/gateway", "internal/oidc"},
 	"github.com/go-logr/logr":                  {"internal/server/telemetry"},
-	"github.com/google/go-containerregistry":   {"cmd/demo", "deploy/image"},
+	"github.com/google/go-containerregistry":   {"cmd/demo", "deploy/image", "deploy/release"},
 	"github.com/prometheus/client_golang":      {"internal/server/metrics", "internal/server/telemetry"},
 	"github.com/redis/go-redis/v9":             {"internal/state"},
 	"github.com/rogpeppe/go-internal":          {"internal/test"},
@@ -103,7 +103,7 @@ var libraries = map[string][]string{
 	"k8s.io/apimachinery":                      {"internal"},
 	"k8s.io/client-go":                         {"internal/cluster", "internal/config/setup", "internal/node/rollout", "internal/pullsecrets"},
 	"k8s.io/klog/v2":                           {"cmd/proxy", "internal/cluster"},
-	"sigs.k8s.io/yaml":                         {"cmd/demo"},
+	"sigs.k8s.io/yaml":                         {"cmd/demo", "deploy/release"},
 }
 
 // unreachable says what must not be linked into a package, through whatever it

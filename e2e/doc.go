@@ -75,6 +75,11 @@
 //	TestPlatforms             "pullpass node-install" on machines with the file layout of each platform: from the bare node to the bare node, kubelets
 //	                          that do not come back, losses of power, and files that the platform writes anew
 //
+// Package releasetest needs no namespaces:
+//
+//	TestRelease               "make release": the same bytes from two directories; pushed to a registry, and verified and installed from there as
+//	                          docs/start/release.md shows
+//
 // The packages below it run the parts:
 //
 //	testenv    errors, waits and files of every test

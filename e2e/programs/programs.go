@@ -95,6 +95,12 @@ func Helm(t testing.TB) string {
 	return tool{module: "helm", pkg: "helm.sh/helm/v4/cmd/helm"}.build(t)
 }
 
+// Cosign is that of the project's releases.
+func Cosign(t testing.TB) string {
+	t.Helper()
+	return project(t, Checkout(t), "cosign", "github.com/sigstore/cosign/v3/cmd/cosign", "-modfile=.ci/cosign.mod")
+}
+
 func Crane(t testing.TB) string {
 	t.Helper()
 	return tool{module: "clients", pkg: "github.com/google/go-containerregistry/cmd/crane"}.build(t)
