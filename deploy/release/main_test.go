@@ -98,7 +98,7 @@ func TestArguments(t *testing.T) {
 	}
 }
 
-// What is pushed is a commit with a tag and a date, and nothing else.
+// Only a commit with a tag and a date is pushed.
 func TestIdentify(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

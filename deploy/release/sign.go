@@ -18,7 +18,7 @@ const (
 	bundleMediaType = "application/vnd.dev.sigstore.bundle.v0.3+json"
 )
 
-// cosign runs the version of .ci/cosign.mod. What verifies signatures makes them:
+// cosign runs the version of .ci/cosign.mod. The program that verifies signatures makes them:
 // keys, hardware, clouds' keys, and certificates for CI jobs are its trade.
 func (r release) cosign(ctx context.Context, args ...string) error {
 	if r.sign == keyless {
