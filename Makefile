@@ -41,12 +41,12 @@ docs: ## docs/reference/metrics.md, the reasons in docs/reference/audit.md, and 
 	$(GO) test -count=1 -run='^TestCustomResourceDefinitions$$' ./internal/policy/policyobjects -update-crds
 	$(GO) test -count=1 -run='^TestReasonsDocument$$' ./cmd/proxy -update-reasons
 
-# rollouttest mostly waits, and chaostest allows for a busy machine, so they run beside the others.
+# rollouttest mostly waits, chaostest allows for a busy machine, and releasetest measures no time, so they run beside the others.
 e2e: ## tests with the real API server, registries and clients (root: installs Debian packages)
 	@./.ci/install e2e
 	$(CRASH) -crash-every 40
-	cd e2e && others=$$($(GO) list ./... | grep -v -e '/rollouttest$$' -e '/chaostest$$') && { \
-		$(GO) test -count=1 -p 1 -timeout 60m ./rollouttest ./chaostest & \
+	cd e2e && others=$$($(GO) list ./... | grep -v -e '/rollouttest$$' -e '/chaostest$$' -e '/releasetest$$') && { \
+		$(GO) test -count=1 -p 1 -timeout 60m ./rollouttest ./chaostest ./releasetest & \
 		$(GO) test -count=1 -p 1 -timeout 60m $$others; status=$$?; \
 		wait $$! && exit $$status; }
 
