@@ -135,15 +135,13 @@ func (c *wireConn) sendBody(r *http.Request) error {
 		switch {
 		case !inChunks && left == 0: // the answer may come before the body's end is read
 			return nil
-		case errors.Is(err, io.EOF):
-			if inChunks {
-				if _, err := io.WriteString(c, "0\r\n\r\n"); err != nil {
-					return &writeError{err}
-				}
-			} else if left > 0 {
-				return errLength
+		case errors.Is(err, io.EOF) && inChunks:
+			if _, err := io.WriteString(c, "0\r\n\r\n"); err != nil {
+				return &writeError{err}
 			}
 			return nil
+		case errors.Is(err, io.EOF):
+			return errLength
 		case err != nil:
 			return err
 		}
