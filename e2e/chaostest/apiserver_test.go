@@ -61,6 +61,8 @@ func (w *world) startAPIServer(t *testing.T) {
 	for _, namespace := range liveNamespaces {
 		w.api.CreateNamespace(t, namespace, nil)
 		w.api.CreateServiceAccount(t, namespace, liveAccount, nil)
+		w.api.gone[namespace] = w.api.pod(t, namespace)
+		w.api.Delete(t, w.api.gone[namespace].pod)
 		now.access[namespace], now.pods[namespace] = true, w.api.pod(t, namespace)
 		w.api.grant(t, namespace)
 	}
