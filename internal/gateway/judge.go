@@ -154,6 +154,9 @@ func (j *judge) known(credential registryauth.Secret) (*bearer, bool) {
 // verify verifies a token and returns its holder and access. Errors are *rejection.
 func (j *judge) verify(credential registryauth.Secret) (*bearer, error) {
 	by := j.trusted()
+	if !by.mayLead(credential.Reveal()) {
+		return nil, errNoToken
+	}
 	parsed, err := token.NewToken(credential.Reveal(), algorithms)
 	if err != nil {
 		return nil, errNoToken

@@ -281,9 +281,9 @@ func (k *FileKeys) read(now time.Time) (*fileKeySet, error) {
 		if chain, err = readCertificates(k.cfg.CertFile); err != nil {
 			return nil, err
 		}
-		if len(chain) > maxChain {
+		if len(chain) > MaxChain {
 			return nil, fmt.Errorf("signing certificate %s: %d certificates would make every token too large: leave %d at most, leaf first",
-				k.cfg.CertFile, len(chain), maxChain)
+				k.cfg.CertFile, len(chain), MaxChain)
 		}
 		roots = chain[len(chain)-1:]
 		if k.cfg.CAFile != "" {

@@ -659,7 +659,7 @@ func TestFileKeysAtTheirLimits(t *testing.T) {
 	t.Parallel()
 	key := newTestSigner(t, ES256)
 	chain := []*pkitest.Cert{pkitest.NewCA(t, nil)}
-	for len(chain) < maxChain-1 {
+	for len(chain) < MaxChain-1 {
 		chain = append(chain, pkitest.NewCA(t, chain[len(chain)-1]))
 	}
 	chain = append(chain, pkitest.NewCert(t, key, chain[len(chain)-1]))

@@ -19,9 +19,9 @@ import (
 const (
 	// maxKeyFileBytes is far larger than any key or chain, and small enough to read at once.
 	maxKeyFileBytes = 64 << 10
-	// maxChain bounds the chain that every token carries: clients and proxies limit the size of an
+	// MaxChain bounds the chain that every token carries: clients and proxies limit the size of an
 	// Authorization header.
-	maxChain = 5
+	MaxChain = 5
 )
 
 // readKeyFile reads a file of limited size.
