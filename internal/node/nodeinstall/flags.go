@@ -12,6 +12,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/pullpass/pullpass/internal/base/strictyaml"
+	"github.com/pullpass/pullpass/internal/base/term"
 	"github.com/pullpass/pullpass/internal/node/hostfs"
 )
 
@@ -109,8 +110,8 @@ func rancherFlags(tree *hostfs.Tree, ours string, ofCommand flagValues) (v flagV
 		}
 	}
 	var arguments []string
-	for i, name := range files {
-		content, err := readIfThere(tree, name)
+	for i, file := range files {
+		content, err := readIfThere(tree, file)
 		if err != nil {
 			return v, err
 		}
@@ -119,10 +120,10 @@ func rancherFlags(tree *hostfs.Tree, ours string, ofCommand flagValues) (v flagV
 			continue
 		}
 		if err != nil {
-			return v, fmt.Errorf("%s: is not YAML: %w; correct it", tree.Path(name), err)
+			return v, fmt.Errorf("%s: is not YAML: %w; correct it", tree.Path(file), err)
 		}
 		if root.Kind != yaml.MappingNode {
-			return v, fmt.Errorf("%s: is not a YAML mapping; correct it", tree.Path(name))
+			return v, fmt.Errorf("%s: is not a YAML mapping; correct it", tree.Path(file))
 		}
 		var flags []string
 		for _, key := range []string{"image-credential-provider-config", "image-credential-provider-bin-dir"} {
@@ -137,14 +138,18 @@ func rancherFlags(tree *hostfs.Tree, ours string, ofCommand flagValues) (v flagV
 				continue
 			}
 			if key == "kubelet-arg" {
-				if i > 0 && name > ours {
-					return v, fmt.Errorf("%w: kubelet-arg in %s replaces that of %s, which is read before; write kubelet-arg+", ErrProfile, tree.Path(name), tree.Path(ours))
+				if i > 0 && file > ours {
+					return v, fmt.Errorf("%w: kubelet-arg in %s replaces that of %s, which is read before; write kubelet-arg+", ErrProfile, tree.Path(file), tree.Path(ours))
 				}
 				arguments = nil
 			}
 			for _, argument := range append(slices.Clone(n.Content), n) {
 				if argument = strictyaml.Resolve(argument); argument.Kind == yaml.ScalarNode {
-					arguments = append(arguments, "--"+argument.Value)
+					if name, _, _ := strings.Cut(argument.Value, "="); strings.Contains(name, "_") && hasProviderFlag(name) {
+						// k3s and RKE2 sort flags, and an underscore is behind a hyphen.
+						return v, fmt.Errorf("%w: kubelet-arg in %s has %s, which counts more than the flag with hyphens; write it with hyphens", ErrProfile, tree.Path(file), term.QuoteValue(name))
+					}
+					arguments = append(arguments, rancherArgument(argument.Value))
 				}
 			}
 		}
@@ -153,6 +158,9 @@ func rancherFlags(tree *hostfs.Tree, ours string, ofCommand flagValues) (v flagV
 	v.take(arguments)
 	return v, nil
 }
+
+// rancherArgument returns the flag of a kubelet-arg, which can begin with -- itself.
+func rancherArgument(s string) string { return "--" + strings.TrimPrefix(s, "--") }
 
 // rancherFile returns our own file with flags. The + adds them to those of others.
 func rancherFile(flags []string) []byte {

@@ -187,20 +187,19 @@ func (p profile) flagFile(tree *hostfs.Tree) (string, error) {
 	if len(p.flags.files) == 1 {
 		return p.flags.files[0], nil
 	}
-	lines, err := unitLines(tree, p.units[0])
+	c, err := commandOf(tree, p.units[0])
 	if err != nil {
 		return "", err
 	}
 	var named []string
-	for _, line := range lines {
-		file := strings.TrimPrefix(line.value, "-")
-		if line.key == "EnvironmentFile" && slices.Contains(p.flags.files, file) && !slices.Contains(named, file) {
+	for _, file := range p.flags.files {
+		if slices.Contains(c.files, file) {
 			named = append(named, file)
 		}
 	}
 	if len(named) != 1 {
-		return "", fmt.Errorf("%w: the kubelet's unit must have exactly one of %s as EnvironmentFile (has %d; it and its drop-ins in %s were looked at); name it in a drop-in",
-			ErrProfile, strings.Join(p.flags.files, " and "), len(named), strings.Join(unitDirs, ", "))
+		return "", fmt.Errorf("%w: the kubelet's unit must have exactly one of %s as EnvironmentFile (has %d; it and its drop-ins were looked at: systemctl cat %s); name it in a drop-in",
+			ErrProfile, strings.Join(p.flags.files, " and "), len(named), p.units[0])
 	}
 	return named[0], nil
 }

@@ -4,49 +4,33 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
+	"os"
 	"path"
 	"slices"
 	"strings"
+	"syscall"
 
+	"github.com/pullpass/pullpass/internal/base/term"
 	"github.com/pullpass/pullpass/internal/node/hostfs"
 )
 
 // unitDirs are the directories of systemd's units. A file in an earlier one replaces the files of
 // the same name in later ones (systemd.unit(5)).
-var unitDirs = []string{"/etc/systemd/system", "/run/systemd/system", "/usr/local/lib/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system"}
+var unitDirs = []string{
+	"/etc/systemd/system.control", "/run/systemd/system.control", "/run/systemd/transient", "/run/systemd/generator.early",
+	"/etc/systemd/system", "/etc/systemd/system.attached", "/run/systemd/system", "/run/systemd/system.attached", "/run/systemd/generator",
+	"/usr/local/lib/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system", "/run/systemd/generator.late",
+}
 
 // unitLine is a setting of a unit or of its drop-ins.
 type unitLine struct{ file, key, value string }
 
 // unitLines returns the settings in the order in which systemd reads them.
 func unitLines(tree *hostfs.Tree, unit string) (lines []unitLine, err error) {
-	files := map[string]string{} // by base name
-	var bases []string
-	main := ""
-	for _, dir := range unitDirs {
-		if is, err := tree.Exists(path.Join(dir, unit)); err != nil {
-			return nil, err
-		} else if is && main == "" {
-			main = path.Join(dir, unit)
-		}
-		names, err := tree.Names(path.Join(dir, unit+".d"))
-		if err != nil {
-			return nil, err
-		}
-		for _, base := range names {
-			if path.Ext(base) == ".conf" && files[base] == "" {
-				files[base] = path.Join(dir, unit+".d", base)
-				bases = append(bases, base)
-			}
-		}
-	}
-	slices.Sort(bases)
-	all := []string{}
-	if main != "" {
-		all = append(all, main)
-	}
-	for _, base := range bases {
-		all = append(all, files[base])
+	all, err := unitFiles(tree, unit)
+	if err != nil {
+		return nil, err
 	}
 	for _, name := range all {
 		target, err := tree.Follow(name)
@@ -60,9 +44,8 @@ func unitLines(tree *hostfs.Tree, unit string) (lines []unitLine, err error) {
 		if err != nil {
 			return nil, err
 		}
-		for line := range strings.SplitSeq(joined(string(content)), "\n") {
-			key, value, found := strings.Cut(strings.TrimSpace(line), "=")
-			if found && !strings.ContainsAny(key[:min(1, len(key))], "#;") {
+		for _, line := range joined(string(content)) {
+			if key, value, found := strings.Cut(line, "="); found {
 				lines = append(lines, unitLine{name, strings.TrimSpace(key), strings.TrimSpace(value)})
 			}
 		}
@@ -70,17 +53,82 @@ func unitLines(tree *hostfs.Tree, unit string) (lines []unitLine, err error) {
 	return lines, nil
 }
 
-// joined returns the text with each continued line as one.
-func joined(s string) string {
-	return strings.ReplaceAll(strings.ReplaceAll(s, "\r\n", "\n"), "\\\n", " ")
+// unitFiles returns the file of a unit, and its drop-ins in their order.
+func unitFiles(tree *hostfs.Tree, unit string) (all []string, err error) {
+	names := []string{unit}
+	for _, dir := range unitDirs {
+		main := path.Join(dir, unit)
+		is, err := tree.Exists(main)
+		if err != nil {
+			return nil, err
+		}
+		if !is {
+			continue
+		}
+		// A link to another unit is an alias, and the drop-ins of both count.
+		if target, err := tree.Follow(main); err == nil && path.Base(target) != unit && path.Ext(target) == path.Ext(unit) {
+			names = append(names, path.Base(target))
+		}
+		all = append(all, main)
+		break
+	}
+	// Those of all units whose names begin likewise, and those of all services, count less.
+	for i := len(unit) - 1; i > 0; i-- {
+		if unit[i] == '-' {
+			names = append(names, unit[:i+1]+path.Ext(unit))
+		}
+	}
+	files := map[string]string{} // by base name
+	for _, name := range append(names, strings.TrimPrefix(path.Ext(unit), ".")) {
+		for _, dir := range unitDirs {
+			found, err := tree.Names(path.Join(dir, name+".d"))
+			if err != nil {
+				return nil, err
+			}
+			for _, base := range found {
+				if path.Ext(base) == ".conf" && files[base] == "" {
+					files[base] = path.Join(dir, name+".d", base)
+				}
+			}
+		}
+	}
+	for _, base := range slices.Sorted(maps.Keys(files)) {
+		all = append(all, files[base])
+	}
+	return all, nil
 }
 
-// unitWords splits a value at blanks, and removes quotes, as systemd does (systemd.syntax(7)).
+// joined returns the lines without comments, and each continued line as one. A comment does not
+// continue, and does not end a continued line (systemd.syntax(7)).
+func joined(s string) (lines []string) {
+	before := ""
+	for line := range strings.SplitSeq(strings.ReplaceAll(s, "\r\n", "\n"), "\n") {
+		line = strings.TrimLeft(line, " \t\r")
+		if line != "" && strings.ContainsAny(line[:1], "#;") {
+			continue
+		}
+		before += line
+		if rest := strings.TrimRight(before, `\`); (len(before)-len(rest))%2 == 1 {
+			before = before[:len(before)-1] + " "
+			continue
+		}
+		lines = append(lines, before)
+		before = ""
+	}
+	return append(lines, before)
+}
+
+// unitWords splits a value at blanks, and removes quotes and backslashes, as systemd does
+// (systemd.syntax(7)). It does not decode numbers of characters: no path needs them.
 func unitWords(s string) (all []string) {
 	var word strings.Builder
 	quote, inside := byte(0), false
-	for i := range len(s) {
+	for i := 0; i < len(s); i++ {
 		switch c := s[i]; {
+		case c == '\\' && i+1 < len(s) && strings.IndexByte(`\"'`, s[i+1]) >= 0:
+			i++
+			word.WriteByte(s[i])
+			inside = true
 		case quote != 0 && c == quote:
 			quote = 0
 		case quote == 0 && (c == '"' || c == '\''):
@@ -133,6 +181,9 @@ type command struct {
 func commandOf(tree *hostfs.Tree, unit string) (command, error) {
 	c := command{tree: tree, unit: unit, environment: map[string]string{}, places: map[string]string{}}
 	lines, err := unitLines(tree, unit)
+	if err != nil {
+		return c, err
+	}
 	for _, line := range lines {
 		switch line.key {
 		case "Environment":
@@ -147,25 +198,61 @@ func commandOf(tree *hostfs.Tree, unit string) (command, error) {
 			if line.value == "" {
 				c.files = nil
 			} else {
-				c.files = append(c.files, strings.TrimPrefix(line.value, "-"))
+				files, err := environmentFiles(tree, unit, strings.TrimPrefix(line.value, "-"))
+				if err != nil {
+					return c, fmt.Errorf("%s: EnvironmentFile: %w", tree.Path(line.file), err)
+				}
+				c.files = append(c.files, files...)
 			}
 		case "ExecStart":
 			c.start = unitWords(line.value)
 		}
 	}
-	return c, err
+	return c, nil
 }
 
-// isPattern reports whether an EnvironmentFile= does not name one file.
-func isPattern(name string) bool { return !path.IsAbs(name) || strings.ContainsAny(name, "*?[%") }
+// environmentFiles returns the files that an EnvironmentFile= names, in the order in which systemd
+// reads them. It can be a pattern, and have specifiers (systemd.unit(5)).
+func environmentFiles(tree *hostfs.Tree, unit, name string) ([]string, error) {
+	stem := strings.TrimSuffix(unit, path.Ext(unit))
+	name = strings.NewReplacer("%%", "%", "%n", unit, "%N", stem, "%p", stem, "%E", "/etc", "%t", "/run", "%S", "/var/lib", "%", errSpecifier).Replace(name)
+	if strings.Contains(name, errSpecifier) {
+		return nil, fmt.Errorf("%w: it has a specifier that is not known here; write the name of the file", ErrProfile)
+	}
+	if !path.IsAbs(name) {
+		return nil, nil // as systemd
+	}
+	found := []string{"/"}
+	for part := range strings.SplitSeq(strings.Trim(path.Clean(name), "/"), "/") {
+		var next []string
+		for _, dir := range found {
+			names := []string{part}
+			if strings.ContainsAny(part, `*?[\`) {
+				all, err := tree.Names(dir)
+				if err != nil && !errors.Is(err, syscall.ENOTDIR) {
+					return nil, err
+				}
+				names = slices.DeleteFunc(all, func(base string) bool {
+					is, err := path.Match(part, base)
+					return err != nil || !is || base[0] == '.' && part[0] != '.'
+				})
+			}
+			for _, base := range names {
+				next = append(next, path.Join(dir, base))
+			}
+		}
+		found = next
+	}
+	return found, nil
+}
+
+// errSpecifier stands for a specifier that is not known here.
+const errSpecifier = "\x00"
 
 // value returns the value of a variable. Files replace Environment=, and later files replace earlier
 // ones (systemd.exec(5)).
 func (c command) value(name string) (string, error) {
 	for _, file := range slices.Backward(c.files) {
-		if isPattern(file) {
-			continue
-		}
 		content, err := readIfThere(c.tree, file)
 		if err != nil {
 			return "", err
@@ -175,7 +262,7 @@ func (c command) value(name string) (string, error) {
 			return string(content[a.start:a.end]), nil
 		}
 		// Most files that cannot be read have nothing to do with providers.
-		if text := strings.ReplaceAll(string(content), "_", "-"); err != nil && (strings.Contains(text, configFlag) || strings.Contains(text, pluginsFlag)) {
+		if err != nil && hasProviderFlag(string(content)) {
 			return "", fmt.Errorf("%s: %w", c.tree.Path(file), err)
 		}
 	}
@@ -213,8 +300,13 @@ func (c command) words(variable string) (before, behind []string, err error) {
 func (s flagSource) flagsOfUnit(tree *hostfs.Tree, unit, file string, isAssigned bool) (v flagValues, err error) {
 	c, err := commandOf(tree, unit)
 	switch {
-	case err != nil:
+	case err != nil || s.form == formArguments:
 		return v, err
+	}
+	if err := c.isPlain(s.variable); err != nil {
+		return v, err
+	}
+	switch {
 	case s.form == formEnvironment:
 		if err := s.isAlone(c, file, isAssigned); err != nil {
 			return v, err
@@ -224,6 +316,43 @@ func (s flagSource) flagsOfUnit(tree *hostfs.Tree, unit, file string, isAssigned
 		return c.flagsOfRancher(file)
 	}
 	return v, nil
+}
+
+// isPlain returns an error if a shell gives the kubelet provider flags: in a word of the command, or
+// in a script. Only the shell knows which of them the kubelet gets.
+func (c command) isPlain(variable string) error {
+	for _, word := range c.start {
+		text, err := "", error(nil)
+		switch script := strings.TrimLeft(word, "-@:+!|"); {
+		case strings.Contains(word, " "):
+			text = os.Expand(strings.ReplaceAll(word, "$$", "$"), func(name string) (value string) {
+				if err == nil && name != variable {
+					value, err = c.value(name)
+				}
+				return value
+			})
+			if err != nil {
+				return err
+			}
+		case path.IsAbs(script):
+			content, err := readIfThere(c.tree, script)
+			if err != nil || !strings.HasPrefix(string(content), "#!") {
+				continue // a program: most are larger than what is read here
+			}
+			text = string(content)
+		default:
+			continue
+		}
+		if hasProviderFlag(text) {
+			return fmt.Errorf("%w: ExecStart of %s starts the kubelet by a shell, which has %s or %s (%s); write these flags into ExecStart itself", ErrProfile, c.unit, configFlag, pluginsFlag, term.QuoteValue(word))
+		}
+	}
+	return nil
+}
+
+func hasProviderFlag(text string) bool {
+	text = strings.ReplaceAll(text, "_", "-")
+	return strings.Contains(text, configFlag[2:]) || strings.Contains(text, pluginsFlag[2:])
 }
 
 // isAlone returns an error if the unit assigns our variable in another place. The file that has the
@@ -237,7 +366,7 @@ func (s flagSource) isAlone(c command, file string, isAssigned bool) error {
 	}
 	isBehind := false
 	for _, other := range c.files {
-		if isBehind = isBehind || other == file; other == file || isPattern(other) {
+		if isBehind = isBehind || other == file; other == file {
 			continue
 		}
 		content, err := readIfThere(c.tree, other)
@@ -289,7 +418,7 @@ func (c command) flagsOfRancher(file string) (v flagValues, err error) {
 		}
 		switch name {
 		case "--kubelet-arg":
-			arguments = append(arguments, "--"+value)
+			arguments = append(arguments, rancherArgument(value))
 		case "--config", "-c":
 			other = value
 		}

@@ -31,6 +31,12 @@ func TestUnitThatAssignsOurVariable(t *testing.T) {
 		"a variable that is not passed": {"Environment=X=--image-credential-provider-bin-dir=/x\n", "", false},
 		"a file's that wins":            {"EnvironmentFile=/etc/more.env\nExecStart=\nExecStart=/usr/bin/kubelet $KUBELET_EXTRA_ARGS $MORE\n", "", true},
 		"a file's that is replaced":     {"EnvironmentFile=/etc/more.env\nEnvironmentFile=/etc/none.env\nExecStart=\nExecStart=/usr/bin/kubelet $KUBELET_EXTRA_ARGS $MORE\n", "", false},
+		"a shell":                       {"ExecStart=\nExecStart=/bin/sh -c 'exec kubelet --image-credential-provider-config=/c.yaml $KUBELET_EXTRA_ARGS'\n", "", true},
+		"a variable in a shell":         {"Environment=X=--image-credential-provider-config=/c.yaml\nExecStart=\nExecStart=/bin/sh -c 'exec kubelet $$X $KUBELET_EXTRA_ARGS'\n", "", true},
+		"a shell without them":          {"ExecStart=\nExecStart=/bin/sh -c 'exec kubelet $KUBELET_EXTRA_ARGS'\n", "", false},
+		"a script":                      {"ExecStart=\nExecStart=-/opt/start $KUBELET_EXTRA_ARGS\n", "", true},
+		"a specifier that is not known": {"EnvironmentFile=-/etc/%H.env\n", "", true},
+		"the file taken back":           {"EnvironmentFile=\n", "", true},
 		"a file that cannot be read":    {"EnvironmentFile=/etc/odd.env\nExecStart=\nExecStart=/usr/bin/kubelet $ODD $KUBELET_EXTRA_ARGS\n", "", true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -40,6 +46,7 @@ func TestUnitThatAssignsOurVariable(t *testing.T) {
 			h.put("etc/kubelet.env", "KUBELET_EXTRA_ARGS=--v=1\n")
 			h.put("etc/more.env", "MORE=\"--image-credential-provider-config=/c.yaml\"\n")
 			h.put("etc/none.env", "MORE=\n")
+			h.put("opt/start", "#!/bin/sh\nexec kubelet --image-credential-provider-config=/c.yaml \"$@\"\n")
 			h.put("etc/odd.env", "ODD=\"--image_credential_provider_config='/c.yaml' \\\n--v=2\"\n")
 			if test.flags != "" {
 				h.put("etc/default/kubelet", test.flags)
@@ -72,15 +79,22 @@ func TestUnitThatAssignsOurVariableLater(t *testing.T) {
 // The providers of flags in the unit stay.
 func TestProviderFlagsOfTheUnit(t *testing.T) {
 	for name, unit := range map[string]string{
-		"ExecStart":       "ExecStart=\nExecStart=/usr/bin/kubelet --image-credential-provider-config=/opt/x/c.yaml --image_credential_provider_bin_dir \"/opt/x\" $KUBELET_EXTRA_ARGS\n",
-		"Environment":     "Environment=\"KUBELET_CONFIG_ARGS=--image-credential-provider-config=/opt/x/c.yaml --image-credential-provider-bin-dir=/opt/x\"\n",
-		"EnvironmentFile": "EnvironmentFile=-/opt/x/env\nExecStart=\nExecStart=/usr/bin/kubelet $KUBELET_KUBEADM_ARGS $X_ARGS $KUBELET_EXTRA_ARGS\n",
+		"ExecStart":                "ExecStart=\nExecStart=/usr/bin/kubelet --image-credential-provider-config=/opt/x/c.yaml --image_credential_provider_bin_dir \"/opt/x\" $KUBELET_EXTRA_ARGS\n",
+		"Environment":              "Environment=\"KUBELET_CONFIG_ARGS=--image-credential-provider-config=/opt/x/c.yaml --image-credential-provider-bin-dir=/opt/x\"\n",
+		"EnvironmentFile":          "EnvironmentFile=-/opt/x/env\nExecStart=\nExecStart=/usr/bin/kubelet $KUBELET_KUBEADM_ARGS $X_ARGS $KUBELET_EXTRA_ARGS\n",
+		"specifiers":               "EnvironmentFile=-/opt/x/%p-%n\nExecStart=\nExecStart=/usr/bin/kubelet $X_ARGS $KUBELET_EXTRA_ARGS\n",
+		"a pattern":                "EnvironmentFile=-/o*//x/en[v]\nExecStart=\nExecStart=/usr/bin/kubelet $X_ARGS $KUBELET_EXTRA_ARGS\n",
+		"a comment within":         "ExecStart=\nExecStart=/usr/bin/kubelet \\\n# old\n --image-credential-provider-config=/opt/x/c.yaml --image-credential-provider-bin-dir=/opt/x $KUBELET_EXTRA_ARGS\n",
+		"a comment with \\ before": "ExecStart=\n# old \\\nExecStart=/usr/bin/kubelet --image-credential-provider-config=/opt/x/c.yaml --image-credential-provider-bin-dir=/opt/x $KUBELET_EXTRA_ARGS\n",
+		"a quote that is escaped": `Environment="A=\"" "X_ARGS=--image-credential-provider-config=/opt/x/c.yaml --image-credential-provider-bin-dir=/opt/x"` +
+			"\nExecStart=\nExecStart=/usr/bin/kubelet $X_ARGS $KUBELET_EXTRA_ARGS\n",
 		"of two, the last": "Environment=X_ARGS=--image-credential-provider-config=/none --image-credential-provider-bin-dir=/none\nEnvironmentFile=/opt/x/env\n" +
 			"ExecStart=\nExecStart=/usr/bin/kubelet --image-credential-provider-config /none ${X_ARGS} $KUBELET_EXTRA_ARGS\n",
 	} {
 		t.Run(name, func(t *testing.T) {
 			onHost(t, "kubeadm", func(t *testing.T, h *host) {
 				h.put(dropIn, "[Service]\n"+unit)
+				h.put("opt/x/kubelet-kubelet.service", "X_ARGS='--image-credential-provider-config=/opt/x/c.yaml --image-credential-provider-bin-dir=/opt/x'\n")
 				h.put("opt/x/env", "A=b \\\\ c\nX_ARGS='--image-credential-provider-config=/opt/x/c.yaml --image-credential-provider-bin-dir=/opt/x'\n")
 				h.put("opt/x/c.yaml", "apiVersion: kubelet.config.k8s.io/v1\nkind: CredentialProviderConfig\nproviders: []\n")
 				h.apply(desired("v1.36.2"))
@@ -98,22 +112,27 @@ func TestProviderFlagsOfTheUnit(t *testing.T) {
 
 func TestUnitLines(t *testing.T) {
 	t.Parallel()
-	h := newHost(t, "kubeadm")
-	h.put("usr/lib/systemd/system/kubelet.service", "ExecStart=of the package\n")
-	h.put("etc/systemd/system/kubelet.service", "[Service]\nExecStart=a\\\nb\n;ExecStart=c\n")
-	h.put("usr/lib/systemd/system/kubelet.service.d/10-kubeadm.conf", "ExecStart=hidden\n")
-	h.put("usr/lib/systemd/system/kubelet.service.d/20-masked.conf", "ExecStart=masked\n")
-	h.put("usr/lib/systemd/system/kubelet.service.d/30.conf", " ExecStart = d \n")
-	h.put("etc/systemd/system/kubelet.service.d/10-kubeadm.conf", "ExecStart=\n")
-	h.put("etc/systemd/system/kubelet.service.d/10-kubeadm.conf.bak", "ExecStart=a copy\n")
-	h.link("etc/systemd/system/kubelet.service.d/20-masked.conf", "/dev/null")
+	h := newHost(t, "k3s")
+	h.put("usr/lib/systemd/system/k3s-agent.service", "ExecStart=of the package\n")
+	h.put("lib/systemd/system/k3s-1.36.service", "[Service]\nExecStart=a\\\n;ExecStart=c\\\nb\n# d \\\nExecStart=e\\\\\nExecStart=f \\\n")
+	h.link("etc/systemd/system/k3s-agent.service", "/lib/systemd/system/k3s-1.36.service")
+	h.put("usr/lib/systemd/system/k3s-agent.service.d/10.conf", "ExecStart=hidden\n")
+	h.put("usr/lib/systemd/system/k3s-agent.service.d/20-masked.conf", "ExecStart=masked\n")
+	h.put("usr/lib/systemd/system/k3s-agent.service.d/30.conf", " ExecStart = g \n")
+	h.put("etc/systemd/system/k3s-agent.service.d/10.conf", "ExecStart=\n")
+	h.put("etc/systemd/system/k3s-agent.service.d/10.conf.bak", "ExecStart=a copy\n")
+	h.link("etc/systemd/system/k3s-agent.service.d/20-masked.conf", "/dev/null")
+	h.put("etc/systemd/system.control/service.d/30.conf", "ExecStart=hidden\n")
+	h.put("etc/systemd/system/service.d/40.conf", "ExecStart=of all services\n")
+	h.put("etc/systemd/system/k3s-.service.d/50.conf", "ExecStart=of its prefix\n")
+	h.put("run/systemd/generator/k3s-1.36.service.d/60.conf", "ExecStart=of its other name\n")
 	h.put("dev/null", "")
-	lines, err := unitLines(h.tree, "kubelet.service")
+	lines, err := unitLines(h.tree, "k3s-agent.service")
 	var values []string
 	for _, line := range lines {
 		values = append(values, line.value)
 	}
-	if want := []string{"a b", "", "d"}; err != nil || !slices.Equal(values, want) {
+	if want := []string{"a b", `e\\`, "f", "", "g", "of all services", "of its prefix", "of its other name"}; err != nil || !slices.Equal(values, want) {
 		t.Errorf("%q, %v, want %q", values, err, want)
 	}
 }
@@ -121,7 +140,7 @@ func TestUnitLines(t *testing.T) {
 func TestUnitWords(t *testing.T) {
 	t.Parallel()
 	for value, want := range map[string]string{
-		``: ``, ` a  b `: `a|b`, `"a b" c`: `a b|c`, `A="b c"d 'e "f'`: `A=b cd|e "f`, `""`: ``, `"a`: `a`,
+		``: ``, ` a  b `: `a|b`, `"a b" c`: `a b|c`, `A="b c"d 'e "f'`: `A=b cd|e "f`, `""`: ``, `"a`: `a`, `"a\"b" 'c\'d' \\ \x`: `a"b|c'd|\|\x`,
 	} {
 		if got := strings.Join(unitWords(value), "|"); got != want {
 			t.Errorf("%q is %q, want %q", value, got, want)
@@ -146,6 +165,7 @@ func TestProviderFlagsOfRancher(t *testing.T) {
 		"replaced by a later kubelet-arg": {
 			"etc/rancher/k3s/config.yaml.d/10.yaml": "kubelet-arg: [image-credential-provider-config=/none]\n", file: "kubelet-arg: [v=2]\n" + config,
 		},
+		"with hyphens":                {file: "kubelet-arg: [--image-credential-provider-config=/opt/x/c.yaml, --image-credential-provider-bin-dir=/opt/x]\n"},
 		"before a later kubelet-arg+": {file: args, "etc/rancher/k3s/config.yaml.d/99-z.yaml": "kubelet-arg+: [v=2]\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -168,6 +188,8 @@ func TestProviderFlagsOfRancher(t *testing.T) {
 	for name, test := range map[string]struct{ file, content, want string }{
 		"kubelet-arg of the command": {unit, start + " --kubelet-arg=image-credential-provider-config=/c.yaml\n", "--kubelet-arg, where it counts more"},
 		"kubelet-arg apart":          {unit, start + " '--kubelet-arg' 'image_credential_provider_bin_dir=/x'\n", "--kubelet-arg, where it counts more"},
+		"kubelet-arg in a shell":     {unit, "[Service]\nExecStart=/bin/sh -c 'k3s agent --kubelet-arg=image-credential-provider-config=/c.yaml'\n", "by a shell"},
+		"with underscores":           {"etc/rancher/k3s/config.yaml", "kubelet-arg: [image_credential_provider_config=/c.yaml]\n", "write it with hyphens"},
 		"another config":             {unit, start + " -c /etc/k3s.yaml\n", "reads "},
 		"another config by variable": {unit, start + "\nEnvironment=K3S_CONFIG_FILE=/etc/k3s.yaml\n", "reads "},
 		"a later kubelet-arg":        {"etc/rancher/k3s/config.yaml.d/99-z.yml", "kubelet-arg: v=2\n", "write kubelet-arg+"},
