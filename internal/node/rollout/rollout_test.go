@@ -2,6 +2,8 @@ package rollout
 
 import (
 	"fmt"
+	"log/slog"
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -191,6 +193,41 @@ func TestAStopThatNamesTwoNodes(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Another node may change the Lease between the reading and the writing of a renewal. This does not
+// end the turn.
+func TestOthersWriteTheLease(t *testing.T) {
+	in(t, 0, func(t *testing.T, f *fleet) {
+		core, leases, err := newClients(f.rest())
+		testkit.Must(t, err)
+		conflict := kubetest.Status(http.StatusConflict, "Conflict", "changed")
+		turn := turn{
+			lease:   controller.Lease{Client: leases, Namespace: namespace, Name: LeaseName, Identity: "node/uid", Duration: turnDuration, Now: time.Now},
+			cluster: cluster{client: core, namespace: namespace}, node: "node", uid: "uid", log: slog.New(slog.DiscardHandler),
+		}
+		f.api.Put("leases", kubetest.Object{"metadata": kubetest.Object{"name": LeaseName, "namespace": namespace}})
+		during, _, err := turn.acquire(t.Context(), "r", false)
+		testkit.Must(t, err)
+		f.api.Fail("put leases", func(w http.ResponseWriter, r *http.Request) {
+			conflict(w, r)
+			f.api.Fail("put leases", nil)
+		})
+		time.Sleep(turnRenewal + time.Second)
+		if during.Err() != nil || turn.allowed() != nil {
+			t.Errorf("after one conflict: %v, %v", during.Err(), turn.allowed())
+		}
+		f.api.Fail("put leases", conflict)
+		time.Sleep(turnDuration - 2*turnRenewal)
+		if during.Err() != nil || turn.allowed() == nil {
+			t.Errorf("while others write all the time: %v, %v", during.Err(), turn.allowed())
+		}
+		time.Sleep(2 * turnRenewal)
+		if during.Err() == nil {
+			t.Error("the turn goes on after its time")
+		}
+		turn.leave()
+	})
 }
 
 // A node that is gone for good does not stop the roll-out.

@@ -34,6 +34,7 @@ var (
 	// errNotOurTurn prevents a restart while this node does not have the turn.
 	errNotOurTurn = errors.New("it is not the turn of this node")
 	errLost       = errors.New("the turn of this node ended before it was done: the Lease could not be renewed, or another node has it")
+	errConflicts  = fmt.Errorf("other nodes changed the Lease %d times in a row", conflicts)
 )
 
 // Stop means that no further node is changed to a revision.
@@ -216,16 +217,22 @@ func (t *turn) renew(ctx context.Context, lose func()) {
 	}
 }
 
-// hold renews the Lease, and reports whether this node still has it.
+// hold renews the Lease, and reports whether this node still has it. Other nodes may write the Lease
+// at any time, to stop the roll-out, so a conflict does not mean that the turn is lost.
 func (t *turn) hold(ctx context.Context) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	found, err := t.lease.Read(ctx)
-	if err != nil || controller.Holder(found) != t.lease.Identity {
-		return false, err
+	for range conflicts {
+		found, err := t.lease.Read(ctx)
+		if err != nil || controller.Holder(found) != t.lease.Identity {
+			return false, err
+		}
+		t.lease.Claim(found)
+		if is, err := t.lease.Write(ctx, found); is || err != nil {
+			return is, err
+		}
 	}
-	t.lease.Claim(found)
-	return t.lease.Write(ctx, found)
+	return false, errConflicts
 }
 
 // end passes the turn to other nodes, and publishes whether they may get the same change. If that
