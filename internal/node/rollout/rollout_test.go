@@ -195,6 +195,21 @@ func TestAStopThatNamesTwoNodes(t *testing.T) {
 	}
 }
 
+// The policy lets a node write any UID into its Stop. Another node, whose UID it is, could not remove
+// that, and its turn would not end before it expires.
+func TestAStopWithTheUIDOfAnother(t *testing.T) {
+	in(t, 2, func(t *testing.T, f *fleet) {
+		uid := f.api.Object("nodes", "", "node-01")["metadata"].(kubetest.Object)["uid"]
+		text := fmt.Sprintf(`{"node":"node-00","uid":%q,"revision":"r","reason":"x"}`, uid)
+		f.api.Put("leases", kubetest.Object{"metadata": kubetest.Object{"name": LeaseName, "namespace": namespace, "annotations": kubetest.Object{stopKey: text}}})
+		f.start("node-01")
+		time.Sleep(5 * time.Minute)
+		if s := f.stopped(); f.count(Ready) != 1 || s == nil || s.Revision != "r" {
+			t.Errorf("%d are ready, stopped: %v", f.count(Ready), s)
+		}
+	})
+}
+
 // Another node may change the Lease between the reading and the writing of a renewal. This does not
 // end the turn.
 func TestOthersWriteTheLease(t *testing.T) {

@@ -98,6 +98,10 @@ type turn struct {
 	renewed time.Time // zero: this node does not have the turn
 }
 
+// isOwn reports whether the Stop is because of this node. A different node can write any UID into its
+// Stop, but this node could not remove that.
+func (t *turn) isOwn(s *Stop) bool { return s != nil && s.UID == t.uid && s.Node == t.node }
+
 // allowed is called right before the kubelet is restarted.
 func (t *turn) allowed() error {
 	t.mu.Lock()
@@ -120,7 +124,7 @@ func (t *turn) acquire(ctx context.Context, revision string, alone bool) (during
 	if err != nil {
 		return nil, "", err
 	}
-	if s := stopOf(found); s != nil && s.Revision == revision && s.UID != t.uid {
+	if s := stopOf(found); s != nil && s.Revision == revision && !t.isOwn(s) {
 		node, err := t.cluster.get(ctx, s.Node)
 		if err != nil {
 			return nil, "", err
@@ -271,7 +275,7 @@ func (t *turn) release(ctx context.Context, failure *Stop) (bool, error) {
 	}
 	now := stopOf(found)
 	ours := controller.Holder(found) == t.lease.Identity
-	if !ours && failure == nil && (now == nil || now.UID != t.uid) {
+	if !ours && failure == nil && !t.isOwn(now) {
 		return true, nil
 	}
 	if !ours && now != nil && failure != nil && *now == *failure {
@@ -280,7 +284,7 @@ func (t *turn) release(ctx context.Context, failure *Stop) (bool, error) {
 	if ours {
 		found.Spec.HolderIdentity = new(string)
 	}
-	if failure != nil || now != nil && now.UID == t.uid {
+	if failure != nil || t.isOwn(now) {
 		setStop(found, failure)
 	}
 	return t.lease.Write(ctx, found)
