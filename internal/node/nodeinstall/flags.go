@@ -126,9 +126,11 @@ func rancherFlags(tree *hostfs.Tree, ours string, ofCommand flagValues) (v flagV
 			return v, fmt.Errorf("%s: is not a YAML mapping; correct it", tree.Path(file))
 		}
 		var flags []string
-		for _, key := range []string{"image-credential-provider-config", "image-credential-provider-bin-dir"} {
-			if n := strictyaml.Field(root, key); n != nil {
-				flags = append(flags, "--"+key+"="+n.Value)
+		for _, flag := range []string{configFlag, pluginsFlag} {
+			for _, ending := range []string{"", "+"} {
+				if n := strictyaml.Field(root, flag[2:]+ending); n != nil {
+					flags = append(flags, flag+"="+n.Value)
+				}
 			}
 		}
 		v.take(flags)

@@ -165,6 +165,8 @@ func TestProviderFlagsOfRancher(t *testing.T) {
 		"replaced by a later kubelet-arg": {
 			"etc/rancher/k3s/config.yaml.d/10.yaml": "kubelet-arg: [image-credential-provider-config=/none]\n", file: "kubelet-arg: [v=2]\n" + config,
 		},
+		"with +, of an anchor":        {file: "a: &a /opt/x/c.yaml\nimage-credential-provider-config+: *a\nimage-credential-provider-bin-dir: /opt/x\n"},
+		"a list of an anchor":         {file: "a: &a [image-credential-provider-config=/opt/x/c.yaml, image-credential-provider-bin-dir=/opt/x]\nkubelet-arg: *a\n"},
 		"with hyphens":                {file: "kubelet-arg: [--image-credential-provider-config=/opt/x/c.yaml, --image-credential-provider-bin-dir=/opt/x]\n"},
 		"before a later kubelet-arg+": {file: args, "etc/rancher/k3s/config.yaml.d/99-z.yaml": "kubelet-arg+: [v=2]\n"},
 	} {
