@@ -179,6 +179,7 @@ func TestTurnsOfOthers(t *testing.T) {
 	reset := func(o cluster.Object) { metadata(o)["managedFields"] = []any{map[string]any{}} }
 	const past, future = "2020-01-01T00:00:00Z", "2099-01-01T00:00:00Z"
 	const held, dishonest, noStop = "the turn of another node has not ended", "are not as the API server writes them", "may stop the roll-out because of its own node"
+	const noText = "no other label or annotation of the Lease, and no long text"
 	expect := func(name, token, manager string, change edit, refused string) {
 		t.Helper()
 		o := f.Get(t, lease)
@@ -230,6 +231,12 @@ func TestTurnsOfOthers(t *testing.T) {
 	expect("stopped because of a third", other, installer, stop("third"), noStop)
 	expect("stopped because of the holder", other, installer, stop("own"), noStop)
 	expect("stopped because of itself", other, installer, stop("other"), "")
+	expect("stopped with a long text", other, installer, both(stop("other"), func(o cluster.Object) {
+		metadata(o)["annotations"].(map[string]any)["pullpass.dev/stopped"] = `{"node":"other","uid":"` + strings.Repeat("u", 4096) + `"}`
+	}), noText)
+	expect("stopped, and another annotation", other, installer, both(stop("other"), func(o cluster.Object) { metadata(o)["annotations"].(map[string]any)["a"] = "b" }), noText)
+	expect("stopped, and a label", other, installer, both(stop("other"), func(o cluster.Object) { metadata(o)["labels"] = map[string]any{"a": "b"} }), noText)
+	expect("a holder with a long UID", own, installer, both(renew, func(o cluster.Object) { spec(o)["holderIdentity"] = "own/" + strings.Repeat("u", 300) }), noText)
 	expect("started by a third", third, installer, unstop, noStop)
 	expect("started by the holder in the course of its turn", own, installer, both(renew, unstop), "")
 	for _, at := range []string{past, future} {

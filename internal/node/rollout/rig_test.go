@@ -218,7 +218,7 @@ func (n *simulated) Restart(context.Context) error {
 		defer n.restarting.Add(-1)
 	}
 	if n.breaks.Load() && n.installed() {
-		return fmt.Errorf("%w: exit status 1", nodeinstall.ErrUnhealthy)
+		return fmt.Errorf("%w: exit status 1%s", nodeinstall.ErrUnhealthy, strings.Repeat(" and so on", 500))
 	}
 	if !n.lost.Load() && !n.silent.Load() {
 		n.heartbeat(true)

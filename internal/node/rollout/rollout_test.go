@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/pullpass/pullpass/internal/base/term"
 	"github.com/pullpass/pullpass/internal/cluster/controller"
 	"github.com/pullpass/pullpass/internal/test/kubetest"
 	"github.com/pullpass/pullpass/internal/test/testkit"
@@ -84,7 +85,7 @@ func TestAFailureStopsTheRest(t *testing.T) {
 				f.start()
 				time.Sleep(40 * time.Minute)
 				s := f.stopped()
-				if s == nil || !strings.Contains(s.Reason, test.reason) {
+				if s == nil || !strings.Contains(s.Reason, test.reason) || len(s.Reason) > maxReason {
 					t.Fatalf("stopped: %v", s)
 				}
 				bad := f.nodes[s.Node]
@@ -92,7 +93,7 @@ func TestAFailureStopsTheRest(t *testing.T) {
 					t.Errorf("%d wait, and %s is %+v", f.count(Waiting), s.Node, bad.record())
 				}
 				for _, n := range f.nodes {
-					if r := n.record(); r.State == Waiting && (r.Reason != s.String() || n.restarts.Load() != 0) {
+					if r := n.record(); r.State == Waiting && (r.Reason != term.Shorten(s.String(), maxReason) || n.restarts.Load() != 0) {
 						t.Errorf("%s: %d restarts, waits for %q", n.name, n.restarts.Load(), r.Reason)
 					}
 				}
@@ -478,7 +479,7 @@ func TestTaintedNodesWait(t *testing.T) {
 		late := f.add("new-0", true)
 		f.start("new-0")
 		time.Sleep(10 * time.Minute)
-		if late.restarts.Load() != 0 || !late.tainted() || late.record().Reason != f.stopped().String() {
+		if late.restarts.Load() != 0 || !late.tainted() || late.record().Reason != term.Shorten(f.stopped().String(), maxReason) {
 			t.Errorf("%d restarts, tainted %t, %+v", late.restarts.Load(), late.tainted(), late.record())
 		}
 	})

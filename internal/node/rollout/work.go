@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/pullpass/pullpass/internal/base/term"
 	"github.com/pullpass/pullpass/internal/node/nodeinstall"
 )
 
@@ -245,7 +246,8 @@ func (w *work) stop(ctx context.Context, state State, err error) error {
 	if ctx.Err() != nil {
 		return err // this program is being stopped; the next one continues
 	}
-	w.turn.end(ctx, &Stop{Node: w.node.Name, UID: string(w.node.UID), Revision: w.now.Revision, Reason: err.Error()})
+	// The policy refuses a long text, and no other node would know of the failure.
+	w.turn.end(ctx, &Stop{Node: w.node.Name, UID: string(w.node.UID), Revision: w.now.Revision, Reason: term.Shorten(err.Error(), maxReason)})
 	w.next = retryInterval
 	return w.report(ctx, state, err.Error())
 }
