@@ -67,28 +67,20 @@ func unitFiles(tree *hostfs.Tree, unit string) (all []string, err error) {
 		}
 		// A link to another unit is an alias, and the drop-ins of both count.
 		if target, err := tree.Follow(main); err == nil && path.Base(target) != unit && path.Ext(target) == path.Ext(unit) {
-			names = append(names, path.Base(target))
+			names = []string{path.Base(target), unit}
 		}
 		all = append(all, main)
 		break
 	}
-	// Those of all units whose names begin likewise, and those of all services, count less.
-	for i := len(unit) - 1; i > 0; i-- {
-		if unit[i] == '-' {
-			names = append(names, unit[:i+1]+path.Ext(unit))
+	files := map[string]string{} // by base name; the first one counts
+	for _, dir := range dropInDirs(names) {
+		found, err := tree.Names(dir)
+		if err != nil {
+			return nil, err
 		}
-	}
-	files := map[string]string{} // by base name
-	for _, name := range append(names, strings.TrimPrefix(path.Ext(unit), ".")) {
-		for _, dir := range unitDirs {
-			found, err := tree.Names(path.Join(dir, name+".d"))
-			if err != nil {
-				return nil, err
-			}
-			for _, base := range found {
-				if path.Ext(base) == ".conf" && files[base] == "" {
-					files[base] = path.Join(dir, name+".d", base)
-				}
+		for _, base := range found {
+			if path.Ext(base) == ".conf" && files[base] == "" {
+				files[base] = path.Join(dir, base)
 			}
 		}
 	}
@@ -96,6 +88,29 @@ func unitFiles(tree *hostfs.Tree, unit string) (all []string, err error) {
 		all = append(all, files[base])
 	}
 	return all, nil
+}
+
+// dropInDirs returns the directories of a unit's drop-ins, in the order in which systemd looks for a
+// file. Below each directory of units, those of all units whose names begin likewise follow, and at
+// the end those of all services.
+func dropInDirs(names []string) (all []string) {
+	for _, name := range names {
+		likewise := []string{name}
+		for i := len(name) - 1; i > 0; i-- {
+			if name[i] == '-' {
+				likewise = append(likewise, name[:i+1]+path.Ext(name))
+			}
+		}
+		for _, dir := range unitDirs {
+			for _, n := range likewise {
+				all = append(all, path.Join(dir, n+".d"))
+			}
+		}
+	}
+	for _, dir := range unitDirs {
+		all = append(all, path.Join(dir, strings.TrimPrefix(path.Ext(names[0]), ".")+".d"))
+	}
+	return all
 }
 
 // joined returns the lines without comments, and each continued line as one. A comment does not

@@ -126,13 +126,17 @@ func TestUnitLines(t *testing.T) {
 	h.put("etc/systemd/system/service.d/40.conf", "ExecStart=of all services\n")
 	h.put("etc/systemd/system/k3s-.service.d/50.conf", "ExecStart=of its prefix\n")
 	h.put("run/systemd/generator/k3s-1.36.service.d/60.conf", "ExecStart=of its other name\n")
+	h.put("etc/systemd/system/k3s-agent.service.d/70.conf", "ExecStart=hidden by the other name\n")
+	h.put("usr/lib/systemd/system/k3s-.service.d/70.conf", "ExecStart=of its prefix, too\n")
+	h.put("usr/lib/systemd/system/k3s-1.36.service.d/80.conf", "ExecStart=hidden by a directory before\n")
+	h.put("etc/systemd/system/k3s-.service.d/80.conf", "ExecStart=of its prefix again\n")
 	h.put("dev/null", "")
 	lines, err := unitLines(h.tree, "k3s-agent.service")
 	var values []string
 	for _, line := range lines {
 		values = append(values, line.value)
 	}
-	if want := []string{"a b", `e\\`, "f", "", "g", "of all services", "of its prefix", "of its other name"}; err != nil || !slices.Equal(values, want) {
+	if want := []string{"a b", `e\\`, "f", "", "g", "of all services", "of its prefix", "of its other name", "of its prefix, too", "of its prefix again"}; err != nil || !slices.Equal(values, want) {
 		t.Errorf("%q, %v, want %q", values, err, want)
 	}
 }
