@@ -351,6 +351,9 @@ func (c command) isPlain(variable string) error {
 			}
 		case path.IsAbs(script):
 			content, err := readIfThere(c.tree, script)
+			if err != nil && !errors.Is(err, hostfs.ErrTooLarge) && !errors.Is(err, hostfs.ErrNotRegular) {
+				return err
+			}
 			if err != nil || !strings.HasPrefix(string(content), "#!") {
 				continue // a program: most are larger than what is read here
 			}
