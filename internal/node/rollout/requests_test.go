@@ -272,7 +272,8 @@ func TestRepairWhileOthersChangeTheNode(t *testing.T) {
 			time.Sleep(3 * time.Second)
 			testkit.Must(t, unlock())
 		}()
-		if isBack, took := n.spoil(); !isBack || took != 3*time.Second {
+		// It may look for the lock in the moment in which that is removed, and then once more.
+		if isBack, took := n.spoil(); !isBack || took < 3*time.Second || took > 4*time.Second {
 			t.Errorf("put back: %t, after %s", isBack, took)
 		}
 		again, _, err := n.tree.Lock("/run/pullpass-node-install.lock", true)
