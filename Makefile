@@ -7,7 +7,7 @@ NEIGHBOURS = 1000
 SIMULATE = 168h
 CHAOS = 1h
 SEED = 1000
-SECRETS = ./...
+SECRETS = $$($(GO) list ./... | grep -v '/releasetest$$')
 BENCHCOUNT = 6
 MUTANTS = ./internal/oidc/... ./internal/policy/... ./internal/exchange/... ./internal/registryauth/... ./internal/refusal ./internal/gateway/... ./internal/node/... ./internal/pullsecrets/...
 VERSION = $$(git describe --tags --always --dirty 2>/dev/null || echo devel)
@@ -20,7 +20,7 @@ GOBUILD = CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags "-s -w -X
 # Where there is a file system in memory, on that: thousands of runs sync what they write. The test alone, for nothing may be executed from /dev/shm in containers.
 CRASH = $(GO) test -exec "env GOTMPDIR=$$(test -w /dev/shm && echo /dev/shm || echo /tmp)" -count=1 -timeout 3h -run='^TestCrash$$' ./internal/node/nodeinstall
 
-.PHONY: help demo check test docs e2e secrets crash node-up node-shell node-down bench bench-plugin performance random conformance neighbours simulate chaos loadtest loadtest-smoke loadtest-programs fuzz mutants mutants-changed lint build image release clean
+.PHONY: help demo check test docs e2e release-test secrets crash node-up node-shell node-down bench bench-plugin performance random conformance neighbours simulate chaos loadtest loadtest-smoke loadtest-programs fuzz mutants mutants-changed lint build image release clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "%-14s %s\n", $$1, $$2}' Makefile
@@ -41,14 +41,17 @@ docs: ## docs/reference/metrics.md, the reasons in docs/reference/audit.md, and 
 	$(GO) test -count=1 -run='^TestCustomResourceDefinitions$$' ./internal/policy/policyobjects -update-crds
 	$(GO) test -count=1 -run='^TestReasonsDocument$$' ./cmd/proxy -update-reasons
 
-# rollouttest mostly waits, chaostest allows for a busy machine, and releasetest measures no time, so they run beside the others.
+# rollouttest mostly waits, and chaostest allows for a busy machine, so they run beside the others. releasetest has a target of its own.
 e2e: ## tests with the real API server, registries and clients (root: installs Debian packages)
 	@./.ci/install e2e
 	$(CRASH) -crash-every 40
 	cd e2e && others=$$($(GO) list ./... | grep -v -e '/rollouttest$$' -e '/chaostest$$' -e '/releasetest$$') && { \
-		$(GO) test -count=1 -p 1 -timeout 60m ./rollouttest ./chaostest ./releasetest & \
+		$(GO) test -count=1 -p 1 -timeout 60m ./rollouttest ./chaostest & \
 		$(GO) test -count=1 -p 1 -timeout 60m $$others; status=$$?; \
 		wait $$! && exit $$status; }
+
+release-test: ## "make release", pushed to a registry, and verified and installed from there: half an hour, since it builds for nine platforms
+	cd e2e && $(GO) test -count=1 -v -timeout 2h ./releasetest
 
 # The helpers of tests note the credentials that they make and receive, and copy the output of programs: e2e/secrets says how.
 secrets: ## tests, demo and SECRETS (all packages of e2e) run, and all that they wrote searched for each of their credentials

@@ -138,7 +138,7 @@ func TestEventsOfRequests(t *testing.T) {
 		{"GET", "/v2/", "x", "GET version  [] []"},
 		{"GET", "/v2/ghcr.io/acme/app/manifests/v1", "x", "GET manifest v1 [] [repository:ghcr.io/acme/app:pull]"},
 		{"PATCH", at, good, "PATCH upload  [] [repository:ghcr.io/acme/app:pull,push]"},
-		{"PUT", "/v2/ghcr.io/acme/app/blobs/uploads/a:b?tag=v1", good, "PUT upload  [] [repository:ghcr.io/acme/app:pull,push]"},
+		{"PUT", "/v2/ghcr.io/acme/app/blobs/uploads/a-b?tag=v1", good, "PUT upload  [] [repository:ghcr.io/acme/app:pull,push]"},
 		{"DELETE", "/v2/ghcr.io/acme/app/manifests/v1", good, "DELETE manifest v1 [] [repository:ghcr.io/acme/app:delete]"},
 		{"FORGET", "/v2/ghcr.io/acme/app/manifests/v1", good, "of this request   [] []"},
 	} {

@@ -96,6 +96,8 @@ func TestReasonsOfPaths(t *testing.T) {
 		"/v2/ghcr.io/a/tags/lists":                                          refusal.PathInvalid,
 		"/v2/ghcr.io/a/blob/uploads/":                                       refusal.PathInvalid,
 		"/v2/ghcr.io/a/blobs/upload/":                                       refusal.PathInvalid,
+		"/v2/ghcr.io/a/blobs/uploads/a:b":                                   refusal.PathInvalid,
+		"/v2/ghcr.io/a/blobs/uploads/a%20b":                                 refusal.PathInvalid,
 		"/v2/ghcr.io/a/blobs/uploads/":                                      refusal.MethodNotAllowed,
 		"/v2/ghcr.io/a/blobs/uploads":                                       refusal.MethodNotAllowed,
 		"/v2/ghcr.io/a/blob/uploads/x":                                      refusal.PathInvalid,

@@ -5,6 +5,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"unicode"
 
 	"github.com/pullpass/pullpass/internal/refusal"
 	"github.com/pullpass/pullpass/internal/registryauth"
@@ -130,6 +131,10 @@ func (t *target) checkReference() error {
 	case kindBlob, kindReferrers:
 		if !isDigest(t.reference) {
 			return refuse(refusal.PathInvalid, "DIGEST_INVALID", "the digest is none; write sha256:HEX")
+		}
+	case kindUpload: // an address that was sealed here is base64url
+		if strings.ContainsFunc(t.reference, func(r rune) bool { return !isAlphanumeric(byte(r)) && r != '-' && r != '_' || r > unicode.MaxASCII }) {
+			return refuse(refusal.PathInvalid, "BLOB_UPLOAD_UNKNOWN", "there is no such upload; begin it again")
 		}
 	case kindManifest:
 		isGood = isTag(t.reference) || isDigest(t.reference)
