@@ -183,7 +183,7 @@ func (h *Handler) parse(q *request) error {
 // authenticate identifies the holder of the token. An invalid token takes one from the limit of its
 // address. When the limit is spent, only tokens that are already known are accepted.
 func (h *Handler) authenticate(q *request) error {
-	credential, err := credentialOf(q.http.Header) // with an error, a credential that is not valid
+	credential, err := credentialOf(q.http.Header)
 	if err == nil && credential.IsZero() {
 		h.Memory.challenges.Add(1)
 		q.silent = true // every pull begins with such a request
@@ -195,7 +195,10 @@ func (h *Handler) authenticate(q *request) error {
 		if wait := h.Addresses.Wait(from); wait > 0 {
 			return tooMany(wait)
 		}
-		if b, err = h.judge.verify(credential); err != nil {
+		if err == nil {
+			b, err = h.judge.verify(credential)
+		}
+		if err != nil {
 			h.Addresses.Take(q.http.Context(), from)
 			return err
 		}

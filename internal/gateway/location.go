@@ -42,8 +42,11 @@ func (h *Handler) sealed(q *request, purpose string, u *url.URL) (string, error)
 
 // opened returns the upstream's address in a sealed address. The host is always the upstream's own.
 func (h *Handler) opened(q *request, purpose, sealed string) (*url.URL, error) {
-	text, _ := h.Memory.sealed.Open(h.Keys, sealed, q.bound(purpose), h.Now())
-	path, err := url.ParseRequestURI(text) // with an error before, of no text
+	text, err := h.Memory.sealed.Open(h.Keys, sealed, q.bound(purpose), h.Now())
+	var path *url.URL
+	if err == nil {
+		path, err = url.ParseRequestURI(text)
+	}
 	switch {
 	case purpose == sealedUpload && (err != nil || !isUpload(path, q.target.repository)):
 		return nil, refuse(refusal.UploadUnknown, "BLOB_UPLOAD_UNKNOWN", "there is no such upload of this repository and caller, or it is too old; begin it again")

@@ -5,7 +5,6 @@ import (
 	"net/url"
 	"slices"
 	"strings"
-	"unicode"
 
 	"github.com/pullpass/pullpass/internal/refusal"
 	"github.com/pullpass/pullpass/internal/registryauth"
@@ -125,6 +124,8 @@ func cutKind(path string) (t target, name string) {
 	return t, strings.Join(parts[:len(parts)-cut], "/")
 }
 
+const base64url = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+
 func (t *target) checkReference() error {
 	isGood := true
 	switch t.kind {
@@ -132,8 +133,8 @@ func (t *target) checkReference() error {
 		if !isDigest(t.reference) {
 			return refuse(refusal.PathInvalid, "DIGEST_INVALID", "the digest is none; write sha256:HEX")
 		}
-	case kindUpload: // an address that was sealed here is base64url
-		if strings.ContainsFunc(t.reference, func(r rune) bool { return !isAlphanumeric(byte(r)) && r != '-' && r != '_' || r > unicode.MaxASCII }) {
+	case kindUpload:
+		if strings.Trim(t.reference, base64url) != "" { // it was not sealed here
 			return refuse(refusal.PathInvalid, "BLOB_UPLOAD_UNKNOWN", "there is no such upload; begin it again")
 		}
 	case kindManifest:

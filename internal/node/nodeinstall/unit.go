@@ -314,8 +314,7 @@ func (c command) words(variable string) (before, behind []string, err error) {
 // if the unit has flags that count more than ours.
 func (s flagSource) flagsOfUnit(tree *hostfs.Tree, unit, file string, isAssigned bool) (v flagValues, err error) {
 	c, err := commandOf(tree, unit)
-	switch {
-	case err != nil || s.form == formArguments:
+	if err != nil || s.form == formArguments {
 		return v, err
 	}
 	if err := c.isPlain(s.variable); err != nil {

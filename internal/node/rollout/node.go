@@ -98,8 +98,9 @@ func changeOf(node *corev1.Node, r *Record, untaint bool) []byte {
 	if len(metadata)+len(spec) == 0 {
 		return nil
 	}
-	metadata["uid"] = node.UID                                                    // a recreated Node of the same name must not get it
-	change, _ := json.Marshal(map[string]any{"metadata": metadata, "spec": spec}) // both are of the API
+	metadata["uid"] = node.UID // a recreated Node of the same name must not get it
+	// Both are of the API.
+	change, _ := json.Marshal(map[string]any{"metadata": metadata, "spec": spec})
 	return change
 }
 
