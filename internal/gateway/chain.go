@@ -40,12 +40,13 @@ func (t *trust) mayLead(raw string) bool {
 // others are. It begins with the roots, so that only trusted keys verify.
 func (t *trust) vouchesFor(chain []*x509.Certificate) bool {
 	trusted := slices.Clone(t.certificates)
-	for range chain {
+	for grows := true; grows; {
+		grows = false
 		for _, cert := range chain {
 			if !slices.ContainsFunc(trusted, cert.Equal) && slices.ContainsFunc(trusted, func(by *x509.Certificate) bool {
 				return bytes.Equal(cert.RawIssuer, by.RawSubject) && cert.CheckSignatureFrom(by) == nil
 			}) {
-				trusted = append(trusted, cert)
+				trusted, grows = append(trusted, cert), true
 			}
 		}
 	}

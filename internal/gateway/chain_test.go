@@ -5,7 +5,13 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"testing"
+	"time"
 
+	"github.com/go-jose/go-jose/v4"
+	"github.com/go-jose/go-jose/v4/jwt"
+
+	"github.com/pullpass/pullpass/internal/registryauth"
+	"github.com/pullpass/pullpass/internal/registryauth/signing"
 	"github.com/pullpass/pullpass/internal/test/pkitest"
 	"github.com/pullpass/pullpass/internal/test/testkit"
 )
@@ -40,6 +46,18 @@ func TestKeysOfClients(t *testing.T) {
 	} {
 		if got := by.mayLead(base64.RawURLEncoding.EncodeToString([]byte(header)) + ".e30.AA"); got != want {
 			t.Errorf("%s: %t", header, got)
+		}
+	}
+	j := &judge{
+		issuer: "i", service: "s", now: time.Now, judged: newJudged(), latest: &latestTrust{},
+		keys: &changing{bundle: signing.TrustBundle{Certificates: by.certificates}},
+	}
+	for certs, want := range map[string]bool{good: true, chain(leaf.Certificate, root.Certificate, root.Certificate, root.Certificate, root.Certificate, root.Certificate): false} {
+		options := (&jose.SignerOptions{}).WithHeader("x5c", json.RawMessage(certs))
+		signer := testkit.Value(jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: leaf.Key}, options))(t)
+		text := testkit.Value(jwt.Signed(signer).Claims(map[string]any{"iss": "i", "aud": "s", "exp": time.Now().Add(time.Hour).Unix()}).Serialize())(t)
+		if _, err := j.verify(registryauth.NewSecret(text)); (err == nil) != want {
+			t.Errorf("a good signature: %v", err)
 		}
 	}
 	if by.mayLead("e30g!.e30.AA") {
