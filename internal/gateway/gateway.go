@@ -173,8 +173,8 @@ func (h *Handler) parse(q *request) error {
 	if q.query, err = parseQuery(q.http.URL); err != nil {
 		return err
 	}
-	if q.target.kind != kindManifest || q.target.action != actionPush || !isDigest(q.target.reference) {
-		q.query.tags = nil // distribution specification, end-7b: only such a push has tags
+	if q.target.action != actionPush || !isDigest(q.target.reference) { // no upload has a digest for its address
+		q.query.tags = nil // distribution specification, end-7b: only the push of a manifest by digest has tags
 	}
 	g.Tags = q.query.tags
 	return nil

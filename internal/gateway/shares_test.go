@@ -246,6 +246,9 @@ func TestStreamEnds(t *testing.T) {
 	if !errors.Is(st.cause, errShared) || canceled != 1 {
 		t.Errorf("it ended again: %v", st.cause)
 	}
+	if errShared.reason != errBusy.reason { // its holder has too many, whether a stream ends or does not begin
+		t.Errorf("the reason is %q", errShared.reason)
+	}
 	if st.SetReadDeadline(later) == nil || st.SetWriteDeadline(later) == nil || c.read.Equal(later) || c.write.Equal(later) {
 		t.Error("it has more time")
 	}
