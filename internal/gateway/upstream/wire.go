@@ -313,7 +313,7 @@ func (c *wireConn) ask(r *http.Request, until time.Time) (*http.Response, error)
 	_ = c.SetDeadline(time.Time{})
 	c.mu.Unlock()
 	c.left = math.MaxInt64
-	body := &wireBody{ReadCloser: response.Body, ctx: ctx, conn: c, stop: stop, last: response.Close || response.StatusCode < http.StatusOK || hasBody(r) && c.sending == nil}
+	body := &wireBody{ReadCloser: response.Body, ctx: ctx, conn: c, stop: stop, open: response.ContentLength < 0, last: response.Close || response.StatusCode < http.StatusOK || hasBody(r) && c.sending == nil}
 	if response.Body == http.NoBody {
 		body.end(true)
 		return response, nil
@@ -377,6 +377,7 @@ type wireBody struct {
 	ctx   context.Context
 	conn  *wireConn
 	stop  func() bool // stops the function that closes the connection when ctx ends
+	open  bool        // its length is not known
 	last  bool        // the connection is not reused
 	ended atomic.Bool
 }
@@ -384,7 +385,7 @@ type wireBody struct {
 func (b *wireBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	switch {
-	case errors.Is(err, io.EOF):
+	case errors.Is(err, io.EOF) && !(b.open && b.ctx.Err() != nil): // else it may have ended because the connection did
 		b.end(true)
 	case err != nil:
 		b.end(false)

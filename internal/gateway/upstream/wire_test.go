@@ -672,3 +672,27 @@ func TestWireOfAClient(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// An upstream that sees its connection end may end its answer as if that were all.
+func TestAnswerThatEndsWithItsConnection(t *testing.T) {
+	t.Parallel()
+	ended, cancel := context.WithCancelCause(t.Context())
+	left := errors.New("the client left")
+	cancel(left)
+	for name, test := range map[string]struct {
+		ctx  context.Context
+		open bool
+		want error
+	}{
+		"no length, given up": {ended, true, left},
+		"no length":           {t.Context(), true, io.EOF},
+		"a length":            {ended, false, io.EOF}, // all of it came
+	} {
+		here, there := net.Pipe()
+		t.Cleanup(func() { _ = there.Close() })
+		body := &wireBody{ReadCloser: http.NoBody, ctx: test.ctx, conn: &wireConn{Conn: here}, stop: func() bool { return true }, open: test.open, last: true}
+		if _, err := body.Read(make([]byte, 1)); !errors.Is(err, test.want) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
