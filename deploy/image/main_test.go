@@ -114,14 +114,13 @@ func checkConfig(t *testing.T, image v1.Image, architecture string) {
 	}
 }
 
-// checkFiles looks at all that is in the image: there is no shell, and nothing
-// that the process, or an attacker in it, could use to become another user.
-func checkFiles(t *testing.T, image v1.Image, in inputs, architecture string) {
+// extract returns the names of what is in the image, and the contents.
+func extract(t *testing.T, image v1.Image, architecture string) (names string, files map[string][]byte) {
 	t.Helper()
 	content := mutate.Extract(image)
 	defer content.Close()
-	files := map[string][]byte{}
-	var names []string
+	files = map[string][]byte{}
+	var all []string
 	for reader := tar.NewReader(content); ; {
 		header, err := reader.Next()
 		if errors.Is(err, io.EOF) {
@@ -131,12 +130,20 @@ func checkFiles(t *testing.T, image v1.Image, in inputs, architecture string) {
 		if header.Mode&^0o755 != 0 || header.Uid != 0 || header.Gid != 0 || header.ModTime.Unix() != 1700000000 {
 			t.Errorf("%s: %s has mode %o, owner %d:%d, time %v", architecture, header.Name, header.Mode, header.Uid, header.Gid, header.ModTime)
 		}
-		names = append(names, header.Name)
+		all = append(all, header.Name)
 		files[header.Name], err = io.ReadAll(reader)
 		testkit.Must(t, err)
 	}
-	if got := strings.Join(names, " "); got != "etc etc/ssl etc/ssl/certs etc/ssl/certs/ca-certificates.crt pullpass pullpass-credential-provider" {
-		t.Errorf("%s: the image holds %s", architecture, got)
+	return strings.Join(all, " "), files
+}
+
+// checkFiles looks at all that is in the image: there is no shell, and nothing
+// that the process, or an attacker in it, could use to become another user.
+func checkFiles(t *testing.T, image v1.Image, in inputs, architecture string) {
+	t.Helper()
+	names, files := extract(t, image, architecture)
+	if names != "etc etc/ssl etc/ssl/certs etc/ssl/certs/ca-certificates.crt pullpass pullpass-credential-provider" {
+		t.Errorf("%s: the image holds %s", architecture, names)
 	}
 	for _, name := range []string{"pullpass", "pullpass-credential-provider"} {
 		program := testkit.Value(elf.NewFile(bytes.NewReader(files[name])))(t)
@@ -168,7 +175,7 @@ func TestClientImage(t *testing.T) {
 	archive := filepath.Join(in.dir, "client.tar")
 	var stdout, stderr bytes.Buffer
 	testkit.Must(t, run(append([]string{
-		"-name", "registry.example.com/tools/pullpass:v1", "-version", "v1.2.3", "-revision", "c0ffee", "-out", archive,
+		"-name", "registry.example.com/tools/pullpass:v1", "-version", "v1.2.3", "-revision", "c0ffee", "-created", "1700000000", "-out", archive,
 	}, binaries...), &stdout, &stderr))
 	index := openIndex(t, archive)
 	testkit.Must(t, validate.Index(index))
@@ -178,19 +185,8 @@ func TestClientImage(t *testing.T) {
 		if config.Entrypoint[0] != "/docker-credential-pullpass" || len(config.Cmd)+len(config.ExposedPorts) != 0 || config.Labels["org.opencontainers.image.title"] != "Pullpass client" {
 			t.Errorf("%s: config %+v", m.Platform, config)
 		}
-		content := mutate.Extract(image)
-		var names []string
-		for reader := tar.NewReader(content); ; {
-			header, err := reader.Next()
-			if errors.Is(err, io.EOF) {
-				break
-			}
-			testkit.Must(t, err)
-			names = append(names, header.Name)
-		}
-		testkit.Must(t, content.Close())
-		if got := strings.Join(names, " "); got != "docker-credential-pullpass pullpass-credential-provider" {
-			t.Errorf("%s: the image holds %s", m.Platform, got)
+		if names, _ := extract(t, image, m.Platform.Architecture); names != "docker-credential-pullpass pullpass-credential-provider" {
+			t.Errorf("%s: the image holds %s", m.Platform, names)
 		}
 	}
 	sbom := testkit.Read(t, filepath.Join(in.dir, "client.amd64.cdx.json"))

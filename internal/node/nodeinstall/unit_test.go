@@ -96,15 +96,7 @@ func TestProviderFlagsOfTheUnit(t *testing.T) {
 				h.put(dropIn, "[Service]\n"+unit)
 				h.put("opt/x/kubelet-kubelet.service", "X_ARGS='--image-credential-provider-config=/opt/x/c.yaml --image-credential-provider-bin-dir=/opt/x'\n")
 				h.put("opt/x/env", "A=b \\\\ c\nX_ARGS='--image-credential-provider-config=/opt/x/c.yaml --image-credential-provider-bin-dir=/opt/x'\n")
-				h.put("opt/x/c.yaml", "apiVersion: kubelet.config.k8s.io/v1\nkind: CredentialProviderConfig\nproviders: []\n")
-				h.apply(desired("v1.36.2"))
-				files := h.files()
-				if link := files["/etc/pullpass/credential-providers/platform.yaml"]; !strings.HasSuffix(link, " /opt/x/c.yaml") {
-					t.Errorf("the provider of others is %q", link)
-				}
-				if _, is := files["/opt/x/pullpass-credential-provider"]; !is {
-					t.Error("the plugin is not beside those of others")
-				}
+				h.keepsOthers(t)
 			})
 		})
 	}
@@ -179,15 +171,7 @@ func TestProviderFlagsOfRancher(t *testing.T) {
 				for name, content := range files {
 					h.put(name, content)
 				}
-				h.put("opt/x/c.yaml", "apiVersion: kubelet.config.k8s.io/v1\nkind: CredentialProviderConfig\nproviders: []\n")
-				h.apply(desired("v1.36.2"))
-				files := h.files()
-				if link := files["/etc/pullpass/credential-providers/platform.yaml"]; !strings.HasSuffix(link, " /opt/x/c.yaml") {
-					t.Errorf("the provider of others is %q", link)
-				}
-				if _, is := files["/opt/x/pullpass-credential-provider"]; !is {
-					t.Error("the plugin is not beside those of others")
-				}
+				h.keepsOthers(t)
 			})
 		})
 	}
@@ -206,5 +190,19 @@ func TestProviderFlagsOfRancher(t *testing.T) {
 			h.put(test.file, test.content)
 			h.untouched(ErrProfile, test.want, func() error { _, err := h.Status(desired("v1.36.2")); return err })
 		})
+	}
+}
+
+// keepsOthers installs beside a provider of others, which the kubelet has below /opt/x.
+func (h *host) keepsOthers(t *testing.T) {
+	t.Helper()
+	h.put("opt/x/c.yaml", "apiVersion: kubelet.config.k8s.io/v1\nkind: CredentialProviderConfig\nproviders: []\n")
+	h.apply(desired("v1.36.2"))
+	files := h.files()
+	if link := files["/etc/pullpass/credential-providers/platform.yaml"]; !strings.HasSuffix(link, " /opt/x/c.yaml") {
+		t.Errorf("the provider of others is %q", link)
+	}
+	if _, is := files["/opt/x/pullpass-credential-provider"]; !is {
+		t.Error("the plugin is not beside those of others")
 	}
 }
