@@ -69,7 +69,7 @@ func TestMarshalJWKSWritesOnlyTheKey(t *testing.T) {
 	// A registry would take a chain or a URL for another way to trust.
 	jwk.CertificateThumbprintSHA256 = make([]byte, 32)
 	data, err := MarshalJWKS(fixedKeys{trusted: TrustBundle{JWKS: jose.JSONWebKeySet{Keys: []jose.JSONWebKey{jwk}}}})
-	if err != nil || bytes.Contains(data, []byte("x5")) {
+	if err != nil || bytes.Contains(data, []byte(`"x5`)) {
 		t.Errorf("%s, error %v", data, err)
 	}
 }
