@@ -37,6 +37,8 @@ func (c *stubConn) SetDeadline(at time.Time) error {
 	return nil
 }
 
+func (c *stubConn) SetWriteDeadline(time.Time) error { return nil }
+
 func (c *stubConn) Close() error {
 	c.closed = true
 	return nil
@@ -64,7 +66,7 @@ func TestEndsOfBodies(t *testing.T) {
 		"too long":                     {body: strings.NewReader("texts"), length: 4, err: errLength, closed: true},
 		"broken off":                   {body: iotest.ErrReader(broken), length: 4, err: broken, closed: true},
 		"broken off, in chunks":        {body: io.MultiReader(strings.NewReader("te"), iotest.ErrReader(broken)), length: -1, err: broken, closed: true, written: "000002\r\nte\r\n"},
-		"answered before":              {body: strings.NewReader("text"), length: 4, answered: "before", err: errAnswered},
+		"answered before":              {body: iotest.ErrReader(broken), length: 4, answered: "before", err: errAnswered},
 		"answered while it is read":    {body: strings.NewReader("text"), length: 4, answered: "read", err: errAnswered},
 		"refused":                      {body: iotest.OneByteReader(strings.NewReader("text")), length: 4, fails: "e", err: errPipe, written: "te", hurried: true},
 		"refused at its end":           {body: strings.NewReader("text"), length: -1, fails: "0\r\n\r\n", err: errPipe, written: "000004\r\ntext\r\n0\r\n\r\n", hurried: true},
@@ -92,13 +94,39 @@ func TestEndsOfBodies(t *testing.T) {
 		if !errors.Is(c.sending.err, test.err) || conn.closed != test.closed || conn.written.String() != test.written || last <= continueWithin != test.hurried {
 			t.Errorf("%s: %v, closed %t, written %q, the last deadline after %s", name, c.sending.err, conn.closed, conn.written.String(), last)
 		}
-		if test.answered == "before" && len(conn.deadlines) > 0 {
-			t.Errorf("%s: the answer has a deadline after %s", name, last)
+		if begun := len(conn.deadlines) > 0; begun == (test.answered == "before") {
+			t.Errorf("%s: a deadline is set: %t", name, begun)
 		}
 		c.mu.Unlock()
 		if c.end(&sending{err: errLength}); !conn.closed || len(c.wire.idle) > 0 {
 			t.Errorf("%s: the connection is used again", name)
 		}
+	}
+}
+
+// An answer can be read to its end before the last bytes of a body are known to be written. Then the connection waits for that.
+func TestReleasedConnections(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		length int64
+		idle   int
+	}{"whole": {4, 1}, "too short": {5, 0}} {
+		conn := &stubConn{writing: func() {}}
+		c := &wireConn{Conn: conn, wire: &wire{}}
+		reader, writer := io.Pipe()
+		c.send(&http.Request{Method: http.MethodPut, Body: reader, ContentLength: test.length})
+		c.release()
+		if len(c.wire.idle) > 0 || conn.closed {
+			t.Errorf("%s: it did not wait", name)
+		}
+		_, _ = io.WriteString(writer, "text")
+		_ = writer.Close()
+		<-c.sending.done
+		c.mu.Lock()
+		if len(c.wire.idle) != test.idle || conn.closed == (test.idle > 0) {
+			t.Errorf("%s: %d idle, closed %t", name, len(c.wire.idle), conn.closed)
+		}
+		c.mu.Unlock()
 	}
 }
 

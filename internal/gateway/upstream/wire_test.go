@@ -673,6 +673,26 @@ func TestWireOfAClient(t *testing.T) {
 	}
 }
 
+// Whether an answer has a length, and an answer that begins with a 100 that no body waits for.
+func TestWireOpenAnswers(t *testing.T) {
+	t.Parallel()
+	p := newPeer(t, func(c *peerConn) {
+		for r := c.request(); r != nil; r = c.request() {
+			c.send(map[string]string{
+				"/chunks": "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\ntext\r\n0\r\n\r\n",
+				"/length": goOn + "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\ntext",
+			}[r.URL.Path])
+		}
+	})
+	for path, want := range map[string]bool{"/chunks": true, "/length": false} {
+		response := testkit.Value(p.RoundTrip(p.request(t.Context(), http.MethodGet, path)))(t)
+		if body := response.Body.(*wireBody); body.open != want || string(testkit.Value(io.ReadAll(body))(t)) != "text" {
+			t.Errorf("%s: open %t", path, body.open)
+		}
+		testkit.Must(t, response.Body.Close())
+	}
+}
+
 // An upstream that sees its connection end may end its answer as if that were all.
 func TestAnswerThatEndsWithItsConnection(t *testing.T) {
 	t.Parallel()
