@@ -122,7 +122,7 @@ func (s *site) testRefused(t *testing.T, web, plain, other cluster.Object) {
 	const (
 		optIn, notOptedIn  = "the namespace has not opted in", "the ServiceAccount has not opted in"
 		either             = " has not opted in" // two policies refuse it, and either comes first
-		notOurs, notTheirs = "the Secret is not one of a ServiceAccount", "the Secret is somebody else's"
+		notOurs, notTheirs = "the Secret is not one of a ServiceAccount", "the Secret belongs to another program"
 		notBound           = "not bound to the Secret of its ServiceAccount"
 		noRight            = "cannot "
 	)

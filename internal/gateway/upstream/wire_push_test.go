@@ -50,7 +50,7 @@ func TestWireBodies(t *testing.T) {
 	p := newPeer(t, func(c *peerConn) {
 		for r := c.request(); r != nil; r = c.request() {
 			if r.Header.Get("Expect") != "" {
-				c.send(goOn + goOn) // once is enough, and twice is no second request for the body
+				c.send(goOn + goOn) // once is enough, and the second asks for nothing
 			}
 			body, err := io.ReadAll(r.Body)
 			text := fmt.Sprintf("%s %d %v %d %v", r.Method, r.ContentLength, r.TransferEncoding, len(body), err)

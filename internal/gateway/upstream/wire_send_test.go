@@ -44,7 +44,7 @@ func (c *stubConn) Close() error {
 	return nil
 }
 
-// What becomes of a connection when the sending of a body ends. The upstream must not take a part of a body for all of it, and an answer
+// The sending of a body ends in several ways, and the connection is kept or closed. The upstream must not take a part of a body for all of it, and an answer
 // that comes instead is still read.
 func TestEndsOfBodies(t *testing.T) {
 	t.Parallel()
@@ -86,7 +86,7 @@ func TestEndsOfBodies(t *testing.T) {
 		body := io.TeeReader(test.body, writerFunc(func(p []byte) (int, error) { answer("read"); return len(p), nil }))
 		c.send(&http.Request{Method: http.MethodPut, Body: io.NopCloser(body), ContentLength: test.length})
 		<-c.sending.done
-		c.mu.Lock() // the rest of what follows the sending is done
+		c.mu.Lock() // the sending has released it
 		last := time.Hour
 		if n := len(conn.deadlines); n > 0 {
 			last = conn.deadlines[n-1]

@@ -25,7 +25,7 @@ const probeInterval = 10 * time.Minute
 // can see the Secrets of others.
 const (
 	optInWords   = "the namespace has not opted in"
-	foreignWords = "the Secret is somebody else's"
+	foreignWords = "the Secret belongs to another program"
 	staleWords   = "the Secret would have another owner, or outlive it" // no update contains finalizers, so the owner is the cause
 	otherWords   = "the Secret is not one of a ServiceAccount"
 
