@@ -62,9 +62,12 @@ func TestFilesOfTheNodeArePutBackAtOnce(t *testing.T) {
 	testkit.Must(t, n.Repair(t.Context()))
 	testkit.Write(t, dir, "pullpass.yaml", "a")
 	ctx, stop := context.WithCancel(t.Context())
-	defer stop()
-	changed := make(chan struct{}, 1)
-	go watchNode(ctx, testkit.QuietLogger(), []string{filepath.Join(dir, "pullpass.yaml")}, changed, n)
+	changed, ended := make(chan struct{}, 1), make(chan struct{})
+	go func() {
+		defer close(ended)
+		watchNode(ctx, testkit.QuietLogger(), []string{filepath.Join(dir, "pullpass.yaml")}, changed, n)
+	}()
+	defer func() { stop(); <-ended }() // a repair that goes on would write into the directory while it is removed
 	testkit.Eventually(t, "it watches", func() bool { return n.repairs.Load() == 2 })
 	<-changed
 	start := time.Now()

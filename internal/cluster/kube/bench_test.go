@@ -107,11 +107,17 @@ func fill(b *testing.B, c *Cluster, stream bool) {
 	account := func(i int) metav1.ObjectMeta { return metadataOf(i, namespaceName(i), accountName(i)) }
 	pod := func(i int) metav1.ObjectMeta { return metadataOf(i, namespaceName(i), podName(i)) }
 	namespace := func(i int) metav1.ObjectMeta { return metadataOf(i, "", namespaceName(i)) }
-	c.accounts.Load().source = (&crowd{manyAccounts, account, stream}).source()
-	c.pods.source = (&crowd{manyPods, pod, stream}).source()
-	c.namespaces.source = (&crowd{manyNamespaces, namespace, stream}).source()
+	crowds := map[*resource]*crowd{
+		c.accounts.Load().resource: {manyAccounts, account, stream},
+		c.pods:                     {manyPods, pod, stream},
+		c.namespaces:               {manyNamespaces, namespace, stream},
+	}
+	for r, crowd := range crowds {
+		r.source = crowd.source()
+		r.pages.List = r.source.ListWithContext
+	}
 	go c.Run(b.Context())
-	for _, r := range []*resource{c.accounts.Load().resource, c.pods, c.namespaces} {
+	for r := range crowds {
 		<-r.synced
 	}
 }
