@@ -27,7 +27,7 @@ itself (assertions.managedDir). To replace keys from files, replace the files.
 docs/how-to/keys.md has the steps for both.`,
 		Args: cobra.NoArgs,
 	}
-	command.AddCommand(keysInitCommand(), keysRotateCommand(), keysRotateCACommand(), keysRevokeCommand(), keysListCommand())
+	command.AddCommand(keysInitCommand(), keysRotateCommand(), keysRotateCACommand(), keysRevokeCommand(), keysListCommand(), keysSecretsCommand())
 	return command
 }
 

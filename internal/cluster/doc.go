@@ -6,8 +6,9 @@
 //	controller    a Lease that one replica holds, a sink for events
 //	objectstatus  writes the status of AccessPolicy and RepositoryAccess objects
 //	podevents     writes refusals as events on pods
+//	keysecrets    makes and renews the certificates and keys in the Secrets of the chart
 //
 // It implements interfaces that package exchange declares. It makes no decisions: package policy
-// does. Package node contains the tools for nodes. Only package pullsecrets reads and writes
-// Secrets.
+// does. Package node contains the tools for nodes. Only
+// packages keysecrets and pullsecrets read and write Secrets.
 package cluster

@@ -4,10 +4,7 @@ import (
 	"cmp"
 	"crypto"
 	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/x509"
-	"crypto/x509/pkix"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -145,28 +142,16 @@ func (d managedDir) parseCA(name string) (managedCA, crypto.Signer, error) {
 
 // makeCA makes a CA and its file. The CA signs only leaf certificates.
 func (d managedDir) makeCA(file caFile, service string, now time.Time) (id string, err error) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	ca, err := NewCA("Pullpass CA "+service, now)
 	if err != nil {
 		return "", err
 	}
-	cert, err := signCertificate(&x509.Certificate{
-		Subject:               pkix.Name{CommonName: commonName("Pullpass CA " + service)},
-		NotBefore:             now.Add(-backdate),
-		NotAfter:              now.Add(caValidity),
-		KeyUsage:              x509.KeyUsageCertSign,
-		BasicConstraintsValid: true,
-		IsCA:                  true,
-		MaxPathLenZero:        true,
-	}, nil, key.Public(), key)
+	certPEM, keyPEM, err := ca.PEM()
 	if err != nil {
 		return "", err
 	}
-	keyPEM, err := encodeKeyPEM(key)
-	if err != nil {
-		return "", err
-	}
-	file.Certificate, file.PrivateKey = string(encodeCertificatePEM(cert)), string(keyPEM)
-	id = fingerprint(cert)
+	file.Certificate, file.PrivateKey = string(certPEM), string(keyPEM)
+	id = fingerprint(ca.cert)
 	return id, d.writeJSON(caFileName(id), file)
 }
 
