@@ -47,7 +47,7 @@ func (m *manual) block(t testing.TB, language, text string) string {
 func (s *site) do(t testing.TB, m *manual, text string, more ...string) string {
 	t.Helper()
 	commands := strings.TrimSpace(m.block(t, "sh", text) + " " + strings.Join(more, " "))
-	commands = strings.ReplaceAll(commands, " deploy/helm/pullpass ", " "+chart(t)+" ")
+	commands = strings.NewReplacer(" deploy/helm/pullpass ", " "+chart(t)+" ", " deploy/start/values.yaml", " values.yaml").Replace(commands)
 	return s.run(t, "sh", "-euc", "cd "+m.directory+"\n"+commands)
 }
 

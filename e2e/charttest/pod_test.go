@@ -23,7 +23,7 @@ func TestCheck(t *testing.T) {
 			rendered := parse(t, s.template(t))
 			secrets := given(t)
 			maps.Copy(secrets, issued(t, rendered))
-			deployment, job := rendered.kind("Deployment")[0], rendered.kind("Job")[0]
+			deployment, job := rendered.kind("Deployment")[0], rendered.hook(t)
 			checks := command(t, deployment, rendered, secrets)
 			if checks.Args[1] != "serve" {
 				t.Fatalf("the command is %q", checks.Args)
@@ -54,12 +54,24 @@ func TestCheckFindsFaults(t *testing.T) {
 			t.Parallel()
 			output := testenv.Value(helm(t, "template", "pullpass", chart(t), "--values=testdata/values/default.yaml", "--set="+c.value))(t)
 			rendered := parse(t, output)
-			cmd := command(t, rendered.kind("Job")[0], rendered, nil)
+			cmd := command(t, rendered.hook(t), rendered, nil)
 			if output, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(output), c.want) {
 				t.Errorf("%v: %s", err, output)
 			}
 		})
 	}
+}
+
+// hook is the Job that checks the configuration.
+func (all objects) hook(t testing.TB) cluster.Object {
+	t.Helper()
+	for _, job := range all.kind("Job") {
+		if job.Text("metadata", "annotations", "helm.sh/hook") != "" {
+			return job
+		}
+	}
+	t.Fatal("no Job is a hook")
+	return nil
 }
 
 // given are the Secrets that the sets of values expect to be there.

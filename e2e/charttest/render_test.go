@@ -16,10 +16,12 @@ import (
 	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
-// set is a set of values: testdata/values/NAME.yaml.
+// set is a set of values: testdata/values/NAME.yaml, or that of docs/start/try.md.
 type set struct {
 	name, release, namespace string
 }
+
+const startSet = "start"
 
 func sets(t testing.TB) []set {
 	t.Helper()
@@ -35,13 +37,19 @@ func sets(t testing.TB) []set {
 		}
 		all = append(all, s)
 	}
+	all = append(all, set{startSet, "pullpass", "pullpass"})
 	if len(all) < 8 {
 		t.Fatalf("%d sets of values", len(all))
 	}
 	return all
 }
 
-func (s set) values() string { return "testdata/values/" + s.name + ".yaml" }
+func (s set) values() string {
+	if s.name == startSet {
+		return "../../deploy/start/values.yaml"
+	}
+	return "testdata/values/" + s.name + ".yaml"
+}
 
 // template is what Helm makes of the set.
 func (s set) template(t testing.TB) string {

@@ -156,6 +156,12 @@ func (n *Node) configure(t testing.TB) {
 	}
 }
 
+// Trust replaces the CA that containerd trusts for a registry that Pullpass's gateway stands in for.
+func (n *Node) Trust(t testing.TB, registry, ca string) {
+	t.Helper()
+	n.view.write(t, filepath.Join(certsDir, registry, "ca.crt"), ca, 0o644)
+}
+
 // registries are the hosts whose images the node pulls by Pullpass, each with the flag of "pullpass kubelet-config" for it.
 func (n *Node) registries() map[string]string {
 	if len(n.config.Mirrors) == 0 {

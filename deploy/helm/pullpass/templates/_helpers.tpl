@@ -62,6 +62,11 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- with .Values.config.gateway -}}{{- (urlParse .url).hostname -}}{{- end -}}
 {{- end }}
 
+{{- /* The ConfigMap with the CA that the chart makes, for containerd; empty: there is none. */}}
+{{- define "pullpass.publishedCA" -}}
+{{- if and .Values.certificates.create .Values.nodes.install.enabled (not .Values.nodes.install.caFile) -}}pullpass-serving-ca{{- end -}}
+{{- end }}
+
 {{- define "pullpass.accountDir" -}}
 /var/run/secrets/kubernetes.io/serviceaccount
 {{- end }}
@@ -133,7 +138,7 @@ true
 {{- toJson $signed -}}
 {{- end }}
 
-{{- /* The kind of key that cert-manager has to make for a list of registries. */}}
+{{- /* The kind of key that is made for a list of registries. */}}
 {{- define "pullpass.signingAlgorithm" -}}
 {{- $algorithms := list -}}
 {{- range . -}}
@@ -141,7 +146,7 @@ true
 {{- end -}}
 {{- $algorithms = uniq $algorithms -}}
 {{- if gt (len $algorithms) 1 -}}
-{{- fail (printf "signing.certManager: config.registries have several algorithms (%s), and it makes one key; give the others a keyFile of their own" (join ", " $algorithms)) -}}
+{{- fail (printf "signing.certManager, certificates.create: config.registries have several algorithms (%s), and one key is made; give the others a keyFile of their own" (join ", " $algorithms)) -}}
 {{- end -}}
 {{- first $algorithms -}}
 {{- end }}
@@ -175,11 +180,24 @@ true
 {{- fail (printf "config.registries: signing.managedDir of %s: a pod keeps no keys; use signing" .service) -}}
 {{- end -}}
 {{- end -}}
-{{- if .Values.signing.certManager.enabled -}}
+{{- if or .Values.signing.certManager.enabled .Values.certificates.create -}}
 {{- range concat (include "pullpass.signed" . | fromJsonArray) (include "pullpass.gatewaySigned" . | fromJsonArray) -}}
 {{- if eq ((.signing | default dict).trust | default "") "jwks" -}}
+{{- if $.Values.certificates.create -}}
+{{- fail (printf "certificates.create: %s has trust jwks, and would not know the keys that are made; use trust certificate, or a Secret of your own" .service) -}}
+{{- end -}}
 {{- fail (printf "signing.certManager: %s has trust jwks, and would not know the keys that cert-manager makes; use trust certificate, or a Secret of your own" .service) -}}
 {{- end -}}
+{{- end -}}
+{{- end -}}
+{{- if .Values.certificates.create -}}
+{{- range $value, $other := dict "serving" .Values.serving "signing" .Values.signing "gateway.serving" .Values.gateway.serving "gateway.signing" .Values.gateway.signing -}}
+{{- if or $other.secretName ($other.certManager | default dict).enabled -}}
+{{- fail (printf "certificates.create: %s has a certificate from elsewhere; remove one of the two" $value) -}}
+{{- end -}}
+{{- end -}}
+{{- if not (concat .Values.certificates.names (list (include "pullpass.gatewayHost" .)) | compact) -}}
+{{- fail "certificates.names: is empty; list the names and addresses under which nodes reach the token endpoint" -}}
 {{- end -}}
 {{- end -}}
 {{- if and .Values.hostNetwork .Values.networkPolicy.enabled -}}
@@ -191,7 +209,7 @@ true
 {{- with .Values.nodes.install -}}
 {{- if .enabled -}}
 {{- if eq .namespace $.Release.Namespace -}}{{- fail "nodes.install.namespace: is that of the release; whoever may make pods there would be root on every node, so name another one" -}}{{- end -}}
-{{- if not $.Values.image.digest -}}{{- fail "image.digest: is missing; nodes.install runs the image as root on every node, and a tag may be another image tomorrow" -}}{{- end -}}
+{{- if not (or $.Values.image.digest (eq $.Values.image.pullPolicy "Never")) -}}{{- fail "image.digest: is missing; nodes.install runs the image as root on every node, and a tag may be another image tomorrow" -}}{{- end -}}
 {{- if eq (empty .registry) (empty .mirrors) -}}{{- fail "nodes.install: needs one of registry and mirrors" -}}{{- end -}}
 {{- if and .taint (not .probe.image) -}}{{- fail "nodes.install.probe.image: is missing; with nodes.install.taint, a pull has to work before pods come" -}}{{- end -}}
 {{- if and .caFile (not (hasKey $.Values.files .caFile)) -}}{{- fail (printf "nodes.install.caFile: %s is not in files" .caFile) -}}{{- end -}}
