@@ -159,6 +159,8 @@ func TestMistakes(t *testing.T) {
 		{"name that leaves no place for a suffix", "fullnameOverride: a-name-of-more-than-forty-characters-is-too", "'/fullnameOverride'"},
 		{"name of the controller", "{fullnameOverride: pullpass-pull-secrets, pullSecrets: {enabled: true}, config: {clusters: [{kubernetes: {inCluster: true}, pullSecrets: {audience: a}}]}}",
 			"fullnameOverride: pullpass-pull-secrets is the name of the pull secrets controller"},
+		{"metric with a blank", "autoscaling: {requests: {metric: 'a b'}}", "'/autoscaling/requests/metric'"},
+		{"metric of no kind", "autoscaling: {requests: {type: Object}}", "'/autoscaling/requests/type': value must be one of 'Pods', 'External'"},
 		{"fewer at most than at least", "{replicas: 3, autoscaling: {enabled: true, maxReplicas: 2}}", "autoscaling.maxReplicas: is less than replicas"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
