@@ -24,6 +24,20 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{ include "pullpass.selector" . }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{- /* An object of a file of the chart, with the labels of the administrator. */}}
+{{- define "pullpass.fileObject" -}}
+{{- if .root.Values.commonLabels -}}
+{{- $object := fromYaml .text -}}
+{{- $_ := set $object.metadata "labels" (merge ($object.metadata.labels | default dict) .root.Values.commonLabels) -}}
+{{ toYaml $object }}
+{{- else -}}
+{{ .text }}
+{{- end -}}
 {{- end }}
 
 {{- define "pullpass.image" -}}
@@ -220,6 +234,11 @@ true
 {{- end -}}
 {{- if and .Values.pullSecrets.enabled (eq (include "pullpass.name" .) "pullpass-pull-secrets") -}}
 {{- fail "fullnameOverride: pullpass-pull-secrets is the name of the pull secrets controller; choose another name for the release" -}}
+{{- end -}}
+{{- range $path, $labels := dict "podLabels" .Values.podLabels "monitoring.serviceMonitor.labels" .Values.monitoring.serviceMonitor.labels "monitoring.prometheusRule.labels" .Values.monitoring.prometheusRule.labels "monitoring.dashboard.labels" .Values.monitoring.dashboard.labels -}}
+{{- range $label, $_ := $labels -}}
+{{- if hasKey $.Values.commonLabels $label -}}{{- fail (printf "commonLabels: %s is in %s, too; remove one of them" $label $path) -}}{{- end -}}
+{{- end -}}
 {{- end -}}
 {{- $volumes := list -}}
 {{- range .Values.extraVolumes }}{{ $volumes = append $volumes .name }}{{ end -}}
