@@ -159,6 +159,8 @@ func TestMistakes(t *testing.T) {
 		{"name that leaves no place for a suffix", "fullnameOverride: a-name-of-more-than-forty-characters-is-too", "'/fullnameOverride'"},
 		{"name of the controller", "{fullnameOverride: pullpass-pull-secrets, pullSecrets: {enabled: true}, config: {clusters: [{kubernetes: {inCluster: true}, pullSecrets: {audience: a}}]}}",
 			"fullnameOverride: pullpass-pull-secrets is the name of the pull secrets controller"},
+		{"test without a token", "{config: {clusters: [{name: a, audiences: [b]}]}, test: {enabled: true}}", "test.enabled: no cluster of config.clusters with kubernetes.inCluster has audiences"},
+		{"test that is not a node", "{config: {clusters: [{name: a, audiences: [b], kubernetes: {inCluster: true}, node: {proof: {mode: enforce}}}]}, test: {enabled: true}}", "test.enabled: a has node.proof.mode enforce"},
 		{"label of a selector", "commonLabels: {app.kubernetes.io/instance: a}", "invalid propertyName 'app.kubernetes.io/instance'"},
 		{"label with a meaning", "commonLabels: {pod-security.kubernetes.io/enforce: privileged}", "invalid propertyName 'pod-security.kubernetes.io/enforce'"},
 		{"label that Kubernetes refuses", "commonLabels: {team: a b}", "'/commonLabels/team'"},

@@ -23,7 +23,8 @@ func TestCheck(t *testing.T) {
 			rendered := parse(t, s.template(t))
 			secrets := given(t)
 			maps.Copy(secrets, issued(t, rendered))
-			deployment, job := rendered.kind("Deployment")[0], rendered.hook(t)
+			deployment := rendered.kind("Deployment")[0]
+			job := rendered.named("Job", deployment.Name()+"-check")
 			checks := command(t, deployment, rendered, secrets)
 			if checks.Args[1] != "serve" {
 				t.Fatalf("the command is %q", checks.Args)
@@ -54,7 +55,7 @@ func TestCheckFindsFaults(t *testing.T) {
 			t.Parallel()
 			output := testenv.Value(helm(t, "template", "pullpass", chart(t), "--values=testdata/values/default.yaml", "--set="+c.value))(t)
 			rendered := parse(t, output)
-			cmd := command(t, rendered.hook(t), rendered, nil)
+			cmd := command(t, rendered.named("Job", "pullpass-check"), rendered, nil)
 			if output, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(output), c.want) {
 				t.Errorf("%v: %s", err, output)
 			}
@@ -62,16 +63,33 @@ func TestCheckFindsFaults(t *testing.T) {
 	}
 }
 
-// hook is the Job that checks the configuration.
-func (all objects) hook(t testing.TB) cluster.Object {
-	t.Helper()
-	for _, job := range all.kind("Job") {
-		if job.Text("metadata", "annotations", "helm.sh/hook") != "" {
-			return job
+// The pod of "helm test" sends what Pullpass expects to the Service: with the files that the pod has, only the cluster's DNS is missing.
+func TestHelmTest(t *testing.T) {
+	tests := 0
+	for _, s := range sets(t) {
+		rendered := parse(t, s.template(t))
+		job := rendered.named("Job", rendered.kind("Deployment")[0].Name()+"-test")
+		if job == nil {
+			continue
 		}
+		tests++
+		t.Run(s.name, func(t *testing.T) {
+			t.Parallel()
+			cmd := command(t, job, rendered, given(t))
+			address, ok := strings.CutPrefix(cmd.Args[2], "--url=https://")
+			host, port, _ := strings.Cut(strings.TrimSuffix(address, "/token"), ":")
+			service := rendered.named("Service", strings.TrimSuffix(host, "."+s.namespace+".svc"))
+			if !ok || fmt.Sprint(list(service, "spec", "ports")[0]["port"]) != port {
+				t.Errorf("%q, and the Service is %v", cmd.Args, service)
+			}
+			if output, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(output), "lookup "+host) {
+				t.Errorf("%q: %v: %s", cmd.Args, err, output)
+			}
+		})
 	}
-	t.Fatal("no Job is a hook")
-	return nil
+	if tests < 3 {
+		t.Errorf("%d sets of values have a test", tests)
+	}
 }
 
 // given are the Secrets that the sets of values expect to be there.
@@ -124,7 +142,7 @@ func command(t *testing.T, workload cluster.Object, rendered objects, secrets ma
 	}
 	args := texts(container["args"])
 	for i := range args {
-		args[i] = strings.Replace(args[i], "/etc/pullpass/", root+"/etc/pullpass/", 1)
+		args[i] = strings.NewReplacer("/etc/pullpass/", root+"/etc/pullpass/", "/var/run/", root+"/var/run/").Replace(args[i])
 	}
 	return exec.CommandContext(t.Context(), programs.Pullpass(t), args...)
 }

@@ -128,6 +128,13 @@ true
 {{- end -}}
 {{- end }}
 
+{{- /* An audience of tokens in the cluster that Pullpass runs in; empty: there is none. */}}
+{{- define "pullpass.testAudience" -}}
+{{- range .Values.config.clusters -}}
+{{- if (.kubernetes | default dict).inCluster -}}{{- with .audiences -}}{{ first . }}{{- end -}}{{- end -}}
+{{- end -}}
+{{- end }}
+
 {{- /* The registries that sign with the key of signing, as a list in JSON. The gateway has a key of its own. */}}
 {{- define "pullpass.signed" -}}
 {{- $signed := list -}}
@@ -234,6 +241,14 @@ true
 {{- end -}}
 {{- if and .Values.pullSecrets.enabled (eq (include "pullpass.name" .) "pullpass-pull-secrets") -}}
 {{- fail "fullnameOverride: pullpass-pull-secrets is the name of the pull secrets controller; choose another name for the release" -}}
+{{- end -}}
+{{- if .Values.test.enabled -}}
+{{- if not (include "pullpass.testAudience" .) -}}{{- fail "test.enabled: no cluster of config.clusters with kubernetes.inCluster has audiences; the test would have no token" -}}{{- end -}}
+{{- range .Values.config.clusters -}}
+{{- if and (.kubernetes | default dict).inCluster (eq (((.node | default dict).proof | default dict).mode | default "") "enforce") -}}
+{{- fail (printf "test.enabled: %s has node.proof.mode enforce, and the test is not a node" .name) -}}
+{{- end -}}
+{{- end -}}
 {{- end -}}
 {{- range $path, $labels := dict "podLabels" .Values.podLabels "monitoring.serviceMonitor.labels" .Values.monitoring.serviceMonitor.labels "monitoring.prometheusRule.labels" .Values.monitoring.prometheusRule.labels "monitoring.dashboard.labels" .Values.monitoring.dashboard.labels -}}
 {{- range $label, $_ := $labels -}}
