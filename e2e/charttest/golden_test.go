@@ -127,6 +127,8 @@ func TestMistakes(t *testing.T) {
 			"config.registries have several algorithms (ES256, RS256)"},
 		{"NetworkPolicy without effect", "hostNetwork: true", "networkPolicy.enabled: has no effect on pods in the nodes' network"},
 		{"Prometheus is kept out", "monitoring: {serviceMonitor: {enabled: true}}", "networkPolicy.metricsFrom: is empty, and Prometheus could not read metrics"},
+		{"PodMonitor is kept out", "monitoring: {podMonitor: {enabled: true}}", "networkPolicy.metricsFrom: is empty, and Prometheus could not read metrics"},
+		{"metrics that are read twice", "monitoring: {serviceMonitor: {enabled: true}, podMonitor: {enabled: true}}", "monitoring.podMonitor.enabled: monitoring.serviceMonitor is enabled, too"},
 		{"unknown platform", "nodes: {install: {profile: talos}}", "'/nodes/install/profile': value must be one of"},
 		{"installer in the namespace of others", "nodes: {install: {namespace: kube-system}}", "'/nodes/install/namespace': 'not' failed"},
 		{"installer by a tag", "nodes: {install: {enabled: true, registry: a}}", "image.digest: is missing; nodes.install runs the image as root on every node"},

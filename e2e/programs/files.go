@@ -24,6 +24,7 @@ func CustomResources(t testing.TB) []string {
 		filepath.Join(certManager, "cert-manager.io_certificates.yaml"),
 		filepath.Join(certManager, "cert-manager.io_issuers.yaml"),
 		filepath.Join(prometheus, "monitoring.coreos.com_servicemonitors.yaml"),
+		filepath.Join(prometheus, "monitoring.coreos.com_podmonitors.yaml"),
 		filepath.Join(prometheus, "monitoring.coreos.com_prometheusrules.yaml"),
 	}
 }

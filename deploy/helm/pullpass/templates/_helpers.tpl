@@ -224,7 +224,10 @@ true
 {{- if and .Values.hostNetwork .Values.networkPolicy.enabled -}}
 {{- fail "networkPolicy.enabled: has no effect on pods in the nodes' network; write false, and keep others away from ports.public and ports.admin yourself" -}}
 {{- end -}}
-{{- if and .Values.monitoring.serviceMonitor.enabled .Values.networkPolicy.enabled (not .Values.networkPolicy.metricsFrom) -}}
+{{- if and .Values.monitoring.serviceMonitor.enabled .Values.monitoring.podMonitor.enabled -}}
+{{- fail "monitoring.podMonitor.enabled: monitoring.serviceMonitor is enabled, too, and each metric would be there twice; choose one" -}}
+{{- end -}}
+{{- if and (or .Values.monitoring.serviceMonitor.enabled .Values.monitoring.podMonitor.enabled) .Values.networkPolicy.enabled (not .Values.networkPolicy.metricsFrom) -}}
 {{- fail "networkPolicy.metricsFrom: is empty, and Prometheus could not read metrics; name its namespace" -}}
 {{- end -}}
 {{- with .Values.nodes.install -}}
@@ -250,7 +253,7 @@ true
 {{- end -}}
 {{- end -}}
 {{- end -}}
-{{- range $path, $labels := dict "podLabels" .Values.podLabels "monitoring.serviceMonitor.labels" .Values.monitoring.serviceMonitor.labels "monitoring.prometheusRule.labels" .Values.monitoring.prometheusRule.labels "monitoring.dashboard.labels" .Values.monitoring.dashboard.labels -}}
+{{- range $path, $labels := dict "podLabels" .Values.podLabels "monitoring.serviceMonitor.labels" .Values.monitoring.serviceMonitor.labels "monitoring.podMonitor.labels" .Values.monitoring.podMonitor.labels "monitoring.prometheusRule.labels" .Values.monitoring.prometheusRule.labels "monitoring.dashboard.labels" .Values.monitoring.dashboard.labels -}}
 {{- range $label, $_ := $labels -}}
 {{- if hasKey $.Values.commonLabels $label -}}{{- fail (printf "commonLabels: %s is in %s, too; remove one of them" $label $path) -}}{{- end -}}
 {{- end -}}
@@ -268,9 +271,9 @@ true
 {{- end -}}
 {{- end }}
 
-{{- /* In the node's network, health and metrics are reachable only with a ServiceMonitor. */}}
+{{- /* In the node's network, health and metrics are reachable only with a ServiceMonitor or a PodMonitor. */}}
 {{- define "pullpass.adminHost" -}}
-{{- if and .Values.hostNetwork (not .Values.monitoring.serviceMonitor.enabled) -}}127.0.0.1{{- end -}}
+{{- if and .Values.hostNetwork (not (or .Values.monitoring.serviceMonitor.enabled .Values.monitoring.podMonitor.enabled)) -}}127.0.0.1{{- end -}}
 {{- end }}
 
 {{- define "pullpass.config" -}}
