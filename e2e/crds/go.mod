@@ -7,4 +7,5 @@ require (
 	github.com/cert-manager/cert-manager v1.21.2
 	github.com/prometheus-operator/prometheus-operator v0.85.0
 	sigs.k8s.io/cluster-api v1.14.2
+	sigs.k8s.io/gateway-api v1.6.0
 )

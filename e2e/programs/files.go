@@ -20,7 +20,9 @@ func CustomResources(t testing.TB) []string {
 	directories := published(t)
 	certManager := filepath.Join(directories["github.com/cert-manager/cert-manager"], "deploy", "crds")
 	prometheus := filepath.Join(directories["github.com/prometheus-operator/prometheus-operator"], "example", "prometheus-operator-crd")
+	gatewayAPI := filepath.Join(directories["sigs.k8s.io/gateway-api"], "config", "crd", "standard")
 	return []string{
+		filepath.Join(gatewayAPI, "gateway.networking.k8s.io_tlsroutes.yaml"),
 		filepath.Join(certManager, "cert-manager.io_certificates.yaml"),
 		filepath.Join(certManager, "cert-manager.io_issuers.yaml"),
 		filepath.Join(prometheus, "monitoring.coreos.com_servicemonitors.yaml"),

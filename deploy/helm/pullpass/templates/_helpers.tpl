@@ -245,6 +245,12 @@ true
 {{- if and .Values.pullSecrets.enabled (eq (include "pullpass.name" .) "pullpass-pull-secrets") -}}
 {{- fail "fullnameOverride: pullpass-pull-secrets is the name of the pull secrets controller; choose another name for the release" -}}
 {{- end -}}
+{{- if and .Values.service.tlsRoute.enabled (not (or .Values.service.tlsRoute.hostnames .Values.serving.certManager.enabled)) -}}
+{{- fail "service.tlsRoute.hostnames: is empty; name the hosts of the certificate" -}}
+{{- end -}}
+{{- if and .Values.gateway.service.tlsRoute.enabled (not .Values.config.gateway) -}}
+{{- fail "gateway.service.tlsRoute.enabled: there is no config.gateway to route to" -}}
+{{- end -}}
 {{- if .Values.test.enabled -}}
 {{- if not (include "pullpass.testAudience" .) -}}{{- fail "test.enabled: no cluster of config.clusters with kubernetes.inCluster has audiences; the test would have no token" -}}{{- end -}}
 {{- range .Values.config.clusters -}}
