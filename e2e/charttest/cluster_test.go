@@ -57,7 +57,7 @@ func (s *site) testAccepted(t *testing.T) {
 		}
 		s.saw("accepted by the API server: "+set.name, "%d objects", len(objects))
 	}
-	for _, kind := range []string{"Deployment", "DaemonSet", "ValidatingAdmissionPolicy", "Job", "HorizontalPodAutoscaler", "PodDisruptionBudget", "NetworkPolicy", "Certificate", "Issuer", "ServiceMonitor", "PodMonitor", "PrometheusRule", "TLSRoute"} {
+	for _, kind := range []string{"Deployment", "DaemonSet", "ValidatingAdmissionPolicy", "Job", "HorizontalPodAutoscaler", "PodDisruptionBudget", "NetworkPolicy", "Certificate", "Issuer", "ServiceMonitor", "PodMonitor", "PrometheusRule", "TLSRoute", "ExternalSecret", "Bundle"} {
 		if !kinds[kind] {
 			t.Errorf("no set of values has a %s", kind)
 		}

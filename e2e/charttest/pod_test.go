@@ -105,7 +105,7 @@ func given(t testing.TB) map[string]secret {
 	return map[string]secret{
 		"pullpass-serving": serving, "eu-pullpass-serving": serving, "wildcard-example-com": serving,
 		"pullpass-signing": signing, "token-keys": signing, "mirror": signing,
-		"pullpass-gateway-signing": gateway, "gateway-example-com": serving, "ghcr": {"password": []byte("a")}, "harbor": {"password": []byte("a")},
+		"pullpass-gateway-serving": serving, "pullpass-gateway-signing": gateway, "gateway-example-com": serving, "ghcr": {"password": []byte("a")}, "harbor": {"password": []byte("a")},
 		"assertions":     issue(t, cluster.Object{"commonName": "assertions", "privateKey": map[string]any{"algorithm": "RSA"}}, nil),
 		"pullpass-redis": {"password": []byte("a"), "ca.crt": ca["tls.crt"]},
 		"prod-us": {"token": []byte("a"), "kubeconfig": []byte(`{apiVersion: v1, kind: Config, current-context: a,

@@ -5,6 +5,8 @@ go 1.26.5
 require (
 	github.com/aws/karpenter-provider-aws v1.14.0
 	github.com/cert-manager/cert-manager v1.21.2
+	github.com/cert-manager/trust-manager v0.25.0
+	github.com/external-secrets/external-secrets v1.3.2
 	github.com/prometheus-operator/prometheus-operator v0.85.0
 	sigs.k8s.io/cluster-api v1.14.2
 	sigs.k8s.io/gateway-api v1.6.0

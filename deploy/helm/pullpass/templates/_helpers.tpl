@@ -63,7 +63,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- /* The Secret with the gateway's own certificate; empty: the gateway uses that of serving. */}}
 {{- define "pullpass.gatewayServingSecret" -}}
 {{- if .Values.config.gateway -}}
-{{- if .Values.gateway.serving.certManager.enabled -}}
+{{- if or .Values.gateway.serving.certManager.enabled .Values.gateway.serving.externalSecret.enabled -}}
 {{ .Values.gateway.serving.secretName | default (printf "%s-gateway-serving" (include "pullpass.name" .)) }}
 {{- else -}}
 {{ .Values.gateway.serving.secretName }}
@@ -190,6 +190,15 @@ true
 {{- if hasKey $gateway "tls" -}}{{- fail "config.gateway.tls: the chart sets it; use gateway.serving" -}}{{- end -}}
 {{- if and .Values.gateway.serving.certManager.enabled (not (or .Values.gateway.serving.certManager.issuerRef .Values.serving.certManager.issuerRef)) -}}
 {{- fail "gateway.serving.certManager.issuerRef: is missing; name the issuer that nodes trust" -}}
+{{- end -}}
+{{- range $path, $pair := dict "serving" (list .Values.serving.externalSecret .Values.serving.certManager) "signing" (list .Values.signing.externalSecret .Values.signing.certManager) "gateway.serving" (list .Values.gateway.serving.externalSecret .Values.gateway.serving.certManager) "gateway.signing" (list .Values.gateway.signing.externalSecret .Values.signing.certManager) -}}
+{{- if and (first $pair).enabled (last $pair).enabled -}}
+{{- fail (printf "%s.externalSecret.enabled: certManager creates the same Secret; choose one of them" $path) -}}
+{{- end -}}
+{{- end -}}
+{{- with .Values.signing.trustBundle -}}
+{{- if and .enabled (not (or .caFile $.Values.signing.certManager.enabled)) -}}{{- fail "signing.trustBundle.caFile: is empty; name the entry of files with the CA of the signing key" -}}{{- end -}}
+{{- if and .enabled .caFile (not (hasKey $.Values.files .caFile)) -}}{{- fail (printf "signing.trustBundle.caFile: %s is not in files" .caFile) -}}{{- end -}}
 {{- end -}}
 {{- with .Values.config.assertions -}}
 {{- if not .keyFile -}}{{- fail "config.assertions.keyFile: is missing; a pod keeps no keys, so put an RSA key into a Secret and name it: secrets" -}}{{- end -}}
