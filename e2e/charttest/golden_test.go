@@ -245,6 +245,48 @@ func TestNames(t *testing.T) {
 	}
 }
 
+// No two releases of a cluster share a cluster-scoped object, or one in a namespace that is not theirs. Exceptions are those of which
+// a cluster has one set, and values leave them out: CustomResourceDefinitions, pullSecrets, and the namespace of nodes.install.
+func TestReleases(t *testing.T) {
+	scoped := []string{"ClusterRole", "ClusterRoleBinding", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "Namespace", "Bundle", "CustomResourceDefinition"}
+	namespaced := []string{"ConfigMap", "Deployment", "DaemonSet", "Service", "ServiceAccount", "Job", "Role", "RoleBinding", "NetworkPolicy", "PodDisruptionBudget", "HorizontalPodAutoscaler",
+		"Certificate", "Issuer", "ServiceMonitor", "PodMonitor", "PrometheusRule", "TLSRoute", "ExternalSecret"}
+	for _, s := range sets(t) {
+		if s.name == pullSecretsSet {
+			continue
+		}
+		t.Run(s.name, func(t *testing.T) {
+			t.Parallel()
+			owners := map[string]string{}
+			// With hyphens alone, the second and third releases would have the same prefix.
+			for i, release := range []struct{ namespace, name, more string }{
+				{"team", "pullpass", "crds.install=true"}, {"team", "a-pullpass", "crds.install=false"}, {"team-a", "pullpass", "crds.install=false"}, {"team-a", "eu", "crds.install=false"},
+			} {
+				more := fmt.Sprintf("%s,nodes.install.namespace=nodes-%d", release.more, i)
+				if s.name == "site" { // which names its objects itself
+					more += ",fullnameOverride="
+				}
+				output := testenv.Value(helm(t, "template", release.name, chart(t), "--namespace="+release.namespace, "--values="+s.values(), "--set="+more))(t)
+				for _, object := range parse(t, output) {
+					kind, namespace := object.Text("kind"), object.Namespace()
+					switch {
+					case slices.Contains(scoped, kind):
+					case slices.Contains(namespaced, kind) && namespace == "":
+						namespace = release.namespace
+					case !slices.Contains(namespaced, kind):
+						t.Errorf("is a %s cluster-scoped?", kind)
+					}
+					name := kind + " " + namespace + "/" + object.Name()
+					if other, ok := owners[name]; ok {
+						t.Errorf("%s is of %s and of %s/%s", name, other, release.namespace, release.name)
+					}
+					owners[name] = release.namespace + "/" + release.name
+				}
+			}
+		})
+	}
+}
+
 // The chart gives Pullpass the rights of deploy/kubernetes/rbac.yaml, and where policy is objects those of policy-objects.yaml,
 // and none where it reads nothing of the cluster.
 func TestRights(t *testing.T) {
@@ -259,7 +301,7 @@ func TestRights(t *testing.T) {
 		t.Run(s.name, func(t *testing.T) {
 			t.Parallel()
 			rendered := parse(t, s.template(t))
-			name := s.namespace + "-" + rendered.kind("Deployment")[0].Name()
+			name := s.namespace + "." + rendered.kind("Deployment")[0].Name()
 			var roles objects
 			for _, role := range rendered.kind("ClusterRole") {
 				switch role.Name() {

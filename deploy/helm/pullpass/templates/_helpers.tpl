@@ -14,6 +14,11 @@
 {{- end -}}
 {{- end }}
 
+{{- /* The prefix of names of cluster-scoped objects. A namespace has no dot, so no two releases have the same prefix. */}}
+{{- define "pullpass.clusterName" -}}
+{{ .Release.Namespace }}.{{ include "pullpass.name" . }}
+{{- end }}
+
 {{- define "pullpass.selector" -}}
 app.kubernetes.io/name: {{ include "pullpass.program" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
