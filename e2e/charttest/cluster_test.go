@@ -17,6 +17,7 @@ func TestCluster(t *testing.T) {
 		}
 	}()
 	s.testAccepted(t)
+	s.testGitOps(t)
 	i := s.install(t)
 	i.testFirstPull(t)
 	i.testNotes(t)
@@ -26,8 +27,8 @@ func TestCluster(t *testing.T) {
 	i.testUninstall(t)
 }
 
-// The API server accepts each object that the chart makes, by its own rules and by the definitions that cert-manager and the
-// Prometheus operator publish. Nothing is kept.
+// The API server accepts each object that the chart makes, by its own rules and by the definitions that the
+// operators publish. Nothing is kept.
 func (s *site) testAccepted(t *testing.T) {
 	kinds := map[string]bool{}
 	const namespace = "--namespace=accepted"

@@ -22,6 +22,8 @@ func CustomResources(t testing.TB) []string {
 	prometheus := filepath.Join(directories["github.com/prometheus-operator/prometheus-operator"], "example", "prometheus-operator-crd")
 	gatewayAPI := filepath.Join(directories["sigs.k8s.io/gateway-api"], "config", "crd", "standard")
 	return []string{
+		filepath.Join(directories["github.com/argoproj/argo-cd/v3"], "manifests", "crds", "application-crd.yaml"),
+		filepath.Join(directories["github.com/fluxcd/source-controller"], "config", "crd", "bases", "source.toolkit.fluxcd.io_ocirepositories.yaml"),
 		filepath.Join(directories["github.com/cert-manager/trust-manager"], "deploy", "crds", "trust.cert-manager.io_bundles.yaml"),
 		filepath.Join(directories["github.com/external-secrets/external-secrets"], "config", "crds", "bases", "external-secrets.io_externalsecrets.yaml"),
 		filepath.Join(gatewayAPI, "gateway.networking.k8s.io_tlsroutes.yaml"),
