@@ -19,7 +19,7 @@ const (
 	waitLimit  = 5 * time.Minute       // a kubelet updates a volume within 90 seconds, on a machine that is not busy
 )
 
-// site is a cluster without Pullpass, but with the definitions of cert-manager and the Prometheus operator.
+// site is a cluster without Pullpass, but with the definitions that operators publish.
 type site struct {
 	*cluster.Cluster
 	kubeconfig  string
