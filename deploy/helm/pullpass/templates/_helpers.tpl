@@ -227,7 +227,7 @@ true
 {{- end -}}
 {{- if .Values.certificates.create -}}
 {{- range $value, $other := dict "serving" .Values.serving "signing" .Values.signing "gateway.serving" .Values.gateway.serving "gateway.signing" .Values.gateway.signing -}}
-{{- if or $other.secretName ($other.certManager | default dict).enabled -}}
+{{- if or $other.secretName $other.externalSecret.enabled ($other.certManager | default dict).enabled -}}
 {{- fail (printf "certificates.create: %s has a certificate from elsewhere; remove one of the two" $value) -}}
 {{- end -}}
 {{- end -}}
