@@ -30,7 +30,7 @@ type Config struct {
 	Names []string
 	// Program is the registry's program, of version 2 or 3.
 	Program string
-	// Realm is the URL of the token endpoint; with Htpasswd, only a name.
+	// Realm is the URL of the token endpoint; with Htpasswd, only a name; empty: the registry asks for no credential.
 	Realm string
 	// Service and Issuer are the aud and iss of the tokens that it accepts.
 	Service, Issuer string
@@ -113,7 +113,10 @@ func Start(t testing.TB, ca *certs.CA, config Config) *Registry {
 		middleware = fmt.Sprintf("{storage: [{name: redirect, options: {baseurl: %q}}]}", config.RedirectURL)
 	}
 	auth := fmt.Sprintf("token:\n    realm: %q\n    service: %q\n    issuer: %q\n    %s", config.Realm, config.Service, config.Issuer, strings.Join(trust, "\n    "))
-	if config.Htpasswd != nil {
+	switch {
+	case config.Realm == "":
+		auth = "{}"
+	case config.Htpasswd != nil:
 		auth = fmt.Sprintf("htpasswd: {realm: %q, path: %q}", config.Realm, testenv.WriteFile(t, filepath.Join(dir, "htpasswd"), config.Htpasswd))
 	}
 	configFile := testenv.WriteFile(t, filepath.Join(dir, "config.yaml"), fmt.Appendf(nil, `version: 0.1
