@@ -48,19 +48,27 @@ func official(upstream, repository string) string {
 // ghcr.io/acme/app. The first one has no meaning here. It is silently left out, because otherwise
 // the events of each pull would contain a refusal.
 func (n Names) Scopes(requested []registryauth.Scope) []registryauth.Scope {
+	var few [4]place // enough for most requests, without an allocation
+	places := few[:0]
+	for _, scope := range requested { // once each: reading a name costs more than comparing it with others
+		var p place
+		if scope.Type == "repository" {
+			p.upstream, p.repository, _ = n.split(scope.Name) // with an error, neither
+		}
+		places = append(places, p)
+	}
 	var judged []registryauth.Scope
 	for i, scope := range requested {
-		named := n.named(scope)
-		if n.isBare(scope, requested) {
-			if judged == nil {
-				judged = slices.Clone(requested[:i])
-			}
-			continue
+		own := places[i]
+		isBare := isBare(scope, own, places)
+		named := scope
+		if own.upstream != "" {
+			named.Name = own.upstream + "/" + own.repository
 		}
-		if judged == nil && named.Name != scope.Name {
-			judged = slices.Clone(requested[:i])
+		if judged == nil && (isBare || named.Name != scope.Name) {
+			judged = append(make([]registryauth.Scope, 0, len(requested)), requested[:i]...)
 		}
-		if judged != nil {
+		if judged != nil && !isBare {
 			judged = append(judged, named)
 		}
 	}
@@ -70,29 +78,13 @@ func (n Names) Scopes(requested []registryauth.Scope) []registryauth.Scope {
 	return judged
 }
 
-func (n Names) named(scope registryauth.Scope) registryauth.Scope {
-	if scope.Type == "repository" {
-		if upstream, repository, err := n.split(scope.Name); err == nil {
-			scope.Name = upstream + "/" + repository
-		}
-	}
-	return scope
-}
+// place is the place that the name of a requested repository has at the gateway; zero: none.
+type place struct{ upstream, repository string }
 
-// isBare reports whether a scope has an image's name without its registry, and requested also has
-// the scope with the registry.
-func (n Names) isBare(scope registryauth.Scope, requested []registryauth.Scope) bool {
-	if scope.Type != "repository" {
-		return false
-	}
-	if _, _, err := n.split(scope.Name); err == nil {
-		return false
-	}
-	return slices.ContainsFunc(requested, func(other registryauth.Scope) bool {
-		if other.Type != scope.Type {
-			return false
-		}
-		upstream, repository, _ := n.split(other.Name) // with an error, neither
-		return repository == official(upstream, scope.Name)
+// isBare reports whether a scope has an image's name without its registry, and places has the same
+// image with it.
+func isBare(scope registryauth.Scope, own place, places []place) bool {
+	return scope.Type == "repository" && own == (place{}) && slices.ContainsFunc(places, func(other place) bool {
+		return other.repository == official(other.upstream, scope.Name)
 	})
 }
