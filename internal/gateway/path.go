@@ -52,6 +52,7 @@ const (
 	maxTags           = 10  // of one push: registries should accept this number (distribution specification)
 	maxTagBytes       = 128 // distribution specification
 	maxReferenceBytes = 255 // of a digest
+	maxParameters     = 64  // of a query, also unknown ones
 )
 
 // parseTarget reads the method and path of a request below /v2/. Errors are *rejection.
@@ -249,6 +250,10 @@ type query struct {
 func parseQuery(u *url.URL) (query, error) {
 	if u.RawQuery == "" {
 		return query{}, nil
+	}
+	// Before parsing: ten thousand parameters fit into a request, and cost as much as twenty requests.
+	if strings.Count(u.RawQuery, "&") >= maxParameters {
+		return query{}, refuse(refusal.PathInvalid, "UNSUPPORTED", "the query has more than 64 parameters; the registry's API has fewer")
 	}
 	values, err := url.ParseQuery(u.RawQuery)
 	if err != nil {

@@ -135,10 +135,13 @@ func TestParseTargetRefuses(t *testing.T) {
 
 func TestParseQueryRefuses(t *testing.T) {
 	t.Parallel()
-	for _, query := range []string{"ns=a&ns=b", "mount=" + testDigest + "&from=a&from=b", "digest=" + testDigest + "&digest=" + testDigest, "n=1&n=2", "digest=x", "digest-algorithm=a/b", "digest-algorithm=sha256:0", "mount=../x", "a=%zz", "a;b", "tag=", "tag=a&tag=b/c", "tag=a%20b", strings.Repeat("tag=a&", 10) + "tag=b"} {
+	for _, query := range []string{"ns=a&ns=b", "mount=" + testDigest + "&from=a&from=b", "digest=" + testDigest + "&digest=" + testDigest, "n=1&n=2", "digest=x", "digest-algorithm=a/b", "digest-algorithm=sha256:0", "mount=../x", "a=%zz", "a;b", "tag=", "tag=a&tag=b/c", "tag=a%20b", strings.Repeat("tag=a&", 10) + "tag=b", strings.Repeat("a&", maxParameters)} {
 		if got, err := parseQuery(&url.URL{RawQuery: query}); err == nil {
 			t.Errorf("%s: %+v", query, got)
 		}
+	}
+	if got, err := parseQuery(&url.URL{RawQuery: strings.Repeat("a&", maxParameters-1) + "n=5"}); err != nil || got.count != "5" {
+		t.Errorf("%+v, %v", got, err)
 	}
 	if got, err := parseQuery(&url.URL{RawQuery: "n=5&last=b&other=1&other=2&ns=x&tag=1.2&tag=1"}); err != nil || !reflect.DeepEqual(got, query{count: "5", last: "b", tags: []string{"1.2", "1"}}) {
 		t.Errorf("%+v, %v", got, err)
