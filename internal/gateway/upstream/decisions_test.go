@@ -594,7 +594,7 @@ func TestSpansThatFail(t *testing.T) {
 func TestNoWayAroundAProxy(t *testing.T) {
 	t.Parallel()
 	failed := errors.New("no proxy")
-	g := newGuarded(&http.Transport{Proxy: func(*http.Request) (*url.URL, error) { return nil, failed }}, func(context.Context, string) bool { return true })
+	g := newGuarded(&http.Transport{Proxy: func(*http.Request) (*url.URL, error) { return nil, failed }}, func(string) bool { return true })
 	c := clientOf(t, func(http.ResponseWriter, *http.Request) { t.Error("it was asked directly") }, nil)
 	if _, err := g.RoundTrip(c.versionRequest(t.Context())); !errors.Is(err, failed) {
 		t.Error(err)

@@ -74,10 +74,10 @@ func isForeign(r rune) bool {
 type guarded struct {
 	direct, proxied *http.Transport
 	proxy           func(*http.Request) (*url.URL, error)
-	mayBePrivate    func(ctx context.Context, at string) bool
+	mayBePrivate    func(at string) bool
 }
 
-func newGuarded(like *http.Transport, mayBePrivate func(ctx context.Context, at string) bool) *guarded {
+func newGuarded(like *http.Transport, mayBePrivate func(at string) bool) *guarded {
 	g := &guarded{direct: like.Clone(), proxied: like.Clone(), proxy: like.Proxy, mayBePrivate: mayBePrivate}
 	// Upstreams choose the hosts, so a limit per host alone would not bound idle connections.
 	g.direct.MaxIdleConns, g.proxied.MaxIdleConns = maxIdle, maxIdle
@@ -85,7 +85,7 @@ func newGuarded(like *http.Transport, mayBePrivate func(ctx context.Context, at 
 	open := inRecords(&net.Dialer{Timeout: dialTimeout})
 	checked := inRecords(&net.Dialer{Timeout: dialTimeout, Control: refusePrivate})
 	g.direct.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
-		if mayBePrivate(ctx, address) {
+		if mayBePrivate(address) {
 			return open(ctx, network, address)
 		}
 		return checked(ctx, network, address)
@@ -108,7 +108,7 @@ func (g *guarded) RoundTrip(r *http.Request) (*http.Response, error) {
 	case proxy == nil:
 		return g.direct.RoundTrip(r)
 	}
-	if host := r.URL.Hostname(); !IsPublicHost(host) && !g.mayBePrivate(r.Context(), addressOf(r.URL)) {
+	if host := r.URL.Hostname(); !IsPublicHost(host) && !g.mayBePrivate(addressOf(r.URL)) {
 		return nil, fmt.Errorf("%s %w", host, errPrivate)
 	}
 	return g.proxied.RoundTrip(r)

@@ -1,7 +1,6 @@
 package upstream
 
 import (
-	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -26,7 +25,7 @@ func TestGuardedByWayOfAProxy(t *testing.T) {
 	proxy := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { asked = append(asked, r.URL.String()) }))
 	t.Cleanup(proxy.Close)
 	at := testkit.Value(url.Parse(proxy.URL))(t)
-	g := newGuarded(&http.Transport{Proxy: http.ProxyURL(at)}, func(_ context.Context, at string) bool { return at == "10.0.0.2:80" })
+	g := newGuarded(&http.Transport{Proxy: http.ProxyURL(at)}, func(at string) bool { return at == "10.0.0.2:80" })
 	for address, passes := range map[string]bool{
 		"http://storage.example.com/blob": true, "http://10.0.0.2/blob": true, "http://10.0.0.1/blob": false, "http://localhost/blob": false, "http://2130706433/": false,
 	} {
@@ -49,7 +48,7 @@ func TestGuardedAddresses(t *testing.T) {
 	server := httptest.NewServer(http.NotFoundHandler())
 	t.Cleanup(server.Close)
 	for _, mayBePrivate := range []bool{true, false} {
-		g := newGuarded(&http.Transport{Proxy: func(*http.Request) (*url.URL, error) { return nil, nil }}, func(context.Context, string) bool { return mayBePrivate })
+		g := newGuarded(&http.Transport{Proxy: func(*http.Request) (*url.URL, error) { return nil, nil }}, func(string) bool { return mayBePrivate })
 		request, err := http.NewRequest(http.MethodGet, strings.Replace(server.URL, "127.0.0.1", "localhost", 1), nil)
 		testkit.Must(t, err)
 		response, err := g.RoundTrip(request)
@@ -108,7 +107,7 @@ func TestGuardedConnectionsAreBounded(t *testing.T) {
 	t.Cleanup(tunnels.Close)
 	proxy := testkit.Value(url.Parse(tunnels.URL))(t)
 	for name, by := range map[string]*url.URL{"directly": nil, "by a proxy": proxy} {
-		g := newGuarded(&http.Transport{Proxy: http.ProxyURL(by), TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}, func(context.Context, string) bool { return true })
+		g := newGuarded(&http.Transport{Proxy: http.ProxyURL(by), TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}, func(string) bool { return true })
 		const hosts = maxIdle + 10
 		for i := range hosts {
 			r := testkit.Value(http.NewRequestWithContext(t.Context(), http.MethodGet, fmt.Sprintf("https://127.0.1.%d:%s/", i+1, port), nil))(t)
@@ -163,7 +162,7 @@ func TestRedirectsToOtherPorts(t *testing.T) {
 	} {
 		c := testkit.Value(New(Config{Name: "a", URL: test.url, RedirectHosts: test.hosts}))(t)
 		to := testkit.Value(url.Parse(test.to))(t)
-		if named, dials := c.CheckRedirect(to) == nil, c.storageMayBePrivate(t.Context(), addressOf(to)); named != test.named || dials != test.dials {
+		if named, dials := c.CheckRedirect(to) == nil, c.storageMayBePrivate(addressOf(to)); named != test.named || dials != test.dials {
 			t.Errorf("%s with %q to %s: may be named: %t, may be private: %t", test.url, test.hosts, test.to, named, dials)
 		}
 	}

@@ -67,7 +67,8 @@ func (s *nameServer) answer(c net.Conn) error {
 }
 
 // A name that passed the check is resolved when it is dialed. If it then has a private address, no
-// byte is sent, neither to a storage nor to a token endpoint.
+// byte is sent, neither to a storage nor to a token endpoint. The upstream's own name server opens no
+// private addresses to it either.
 func TestNamesThatChange(t *testing.T) { // alone: it replaces the resolver of the process
 	names := &nameServer{}
 	before := net.DefaultResolver
@@ -93,7 +94,7 @@ func TestNamesThatChange(t *testing.T) { // alone: it replaces the resolver of t
 	file := filepath.Join(t.TempDir(), "ca.crt")
 	testkit.Must(t, os.WriteFile(file, pkitest.CertPEM(pkitest.NewCA(t, nil)), 0o600))
 	open := func(hosts ...string) *Client {
-		c := testkit.Value(New(Config{Name: "ghcr.io", URL: "https://8.8.8.8", CAFile: file, RedirectHosts: hosts}))(t)
+		c := testkit.Value(New(Config{Name: "ghcr.io", URL: "https://registry.example.com", CAFile: file, RedirectHosts: hosts}))(t)
 		return c
 	}
 	to := &url.URL{Scheme: "https", Host: "storage.example.com:" + port, Path: "/blob"}

@@ -1,11 +1,9 @@
 package upstream
 
 import (
-	"context"
 	"errors"
 	"net"
 	"net/http"
-	"net/netip"
 	"net/url"
 	"slices"
 	"strings"
@@ -74,21 +72,17 @@ func (c *Client) Follow(r *http.Request) (*http.Response, error) {
 
 // storageMayBePrivate reports whether a redirect may lead to a private address: if it is the
 // upstream's own, or if the configuration names its host.
-func (c *Client) storageMayBePrivate(_ context.Context, at string) bool {
+func (c *Client) storageMayBePrivate(at string) bool {
 	host, _, _ := net.SplitHostPort(at)
 	return c.isOwnAddress(at) || !c.isAnyPublic() && c.mayName(host)
 }
 
 // realmMayBePrivate reports whether the upstream's token endpoint may have a private address. It may
 // if it is on the upstream's host, or if the configuration names its host. It also may if the
-// upstream itself has a private address, as in a private network.
-func (c *Client) realmMayBePrivate(ctx context.Context, at string) bool {
+// upstream itself is at a private address, as in a private network.
+func (c *Client) realmMayBePrivate(at string) bool {
 	host, _, _ := net.SplitHostPort(at)
-	if c.isOwn(host) || !c.isAnyPublic() && c.mayName(host) {
-		return true
-	}
-	addresses, _ := net.DefaultResolver.LookupNetIP(ctx, "ip", c.base.Hostname()) // with an error, none
-	return slices.ContainsFunc(addresses, func(a netip.Addr) bool { return !isPublic(a) })
+	return c.isOwn(host) || !c.isAnyPublic() && c.mayName(host) || c.wire.isPrivate()
 }
 
 // realmTransport sends requests to token endpoints, which get the password. It requires TLS, except

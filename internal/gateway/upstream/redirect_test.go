@@ -1,7 +1,12 @@
 package upstream
 
 import (
+	"bufio"
+	"context"
+	"crypto/tls"
 	"errors"
+	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"strings"
@@ -17,21 +22,66 @@ func TestRealmsOfPublicUpstreams(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		url   string
+		at    string // where the upstream was reached; empty: it was not
 		hosts []string
 		realm string
 		want  bool
 	}{
-		{"https://8.8.8.8", nil, "8.8.8.8", true}, // itself
-		{"https://8.8.8.8", nil, "localhost", false},
-		{"https://8.8.8.8", nil, "10.0.0.1", false},
-		{"https://8.8.8.8", []string{"auth.corp.example"}, "auth.corp.example", true},
-		{"https://8.8.8.8", []string{"auth.corp.example"}, "localhost", false},
-		{"https://10.0.0.2", nil, "10.0.0.1", true},
-		{"https://localhost", nil, "auth.corp.example", true},
+		{"http://8.8.8.8", "8.8.8.8:80", nil, "8.8.8.8", true}, // itself
+		{"http://8.8.8.8", "8.8.8.8:80", nil, "localhost", false},
+		{"http://8.8.8.8", "8.8.8.8:80", nil, "10.0.0.1", false},
+		{"http://8.8.8.8", "", []string{"auth.corp.example"}, "auth.corp.example", true},
+		{"http://8.8.8.8", "8.8.8.8:80", []string{"auth.corp.example"}, "localhost", false},
+		{"http://registry.corp.example", "10.0.0.2:80", nil, "10.0.0.1", true},
+		{"http://registry.corp.example", "[fe80::1%eth0]:80", nil, "10.0.0.1", true},
+		{"http://registry.corp.example", "[::ffff:10.0.0.2]:80", nil, "auth.corp.example", true},
+		{"http://registry.corp.example", "[2600::1]:80", nil, "10.0.0.1", false},
+		{"http://registry.corp.example", "a pipe", nil, "10.0.0.1", false},
+		{"http://10.0.0.2", "", nil, "10.0.0.1", false},
+		{"http://localhost", "127.0.0.1:80", nil, "auth.corp.example", true},
 	} {
-		c := testkit.Value(New(Config{Name: "a", URL: test.url, RedirectHosts: test.hosts}))(t)
-		if got := c.realmMayBePrivate(t.Context(), test.realm+":5001"); got != test.want {
-			t.Errorf("%s with %q: realm %s: %t", test.url, test.hosts, test.realm, got)
+		c := testkit.Value(New(Config{Name: "a", URL: test.url, RedirectHosts: test.hosts, Dial: func(context.Context, string, string) (net.Conn, error) {
+			here, there := net.Pipe()
+			go func() {
+				defer there.Close()
+				if _, err := http.ReadRequest(bufio.NewReader(there)); err == nil {
+					_, _ = io.WriteString(there, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+				}
+			}()
+			return connectionTo{here, test.at}, nil
+		}}))(t)
+		if test.at != "" {
+			testkit.Must(t, orNil(c.ask(t.Context()).err))
+		}
+		if got := c.realmMayBePrivate(test.realm + ":5001"); got != test.want {
+			t.Errorf("%s at %s with %q: realm %s: %t", test.url, test.at, test.hosts, test.realm, got)
+		}
+	}
+}
+
+// connectionTo is a connection to an address.
+type connectionTo struct {
+	net.Conn
+	address string
+}
+
+func (c connectionTo) RemoteAddr() net.Addr { return named(c.address) }
+
+type named string
+
+func (named) Network() string  { return "tcp" }
+func (n named) String() string { return string(n) }
+
+// Where a proxy connects to is not known. The names say what is private.
+func TestRealmsBehindAProxy(t *testing.T) {
+	t.Parallel()
+	for host, want := range map[string]bool{"registry.example.com": false, "8.8.8.8": false, "registry": true, "registry.corp.internal": true, "10.0.0.2": true} {
+		for _, scheme := range []string{"http", "https", "socks5"} {
+			proxy := &url.URL{Scheme: scheme, Host: "proxy.example.com:3128"}
+			w := newWire(&url.URL{Scheme: "https", Host: host}, &http.Transport{Proxy: http.ProxyURL(proxy), TLSClientConfig: &tls.Config{}})
+			if got := w.isPrivate(); got != want {
+				t.Errorf("%s through a proxy with %s: %t", host, scheme, got)
+			}
 		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"math"
 	"net"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"slices"
 	"sync"
@@ -35,6 +36,7 @@ type wire struct {
 	within  time.Duration     // from the connection to the head of the response
 	most    int64             // bytes of that head, with those of interim responses (1xx)
 	other   http.RoundTripper // used instead, where wire cannot be used
+	private atomic.Bool       // the last connection, without a proxy, reached an address that is not public
 
 	mu       sync.Mutex
 	idle     []*wireConn // the last used one comes last
@@ -124,8 +126,21 @@ func (w *wire) connect(ctx context.Context, until time.Time) (*wireConn, error) 
 			return nil, err
 		}
 	}
+	remote, err := netip.ParseAddrPort(inner.RemoteAddr().String())
+	w.private.Store(err == nil && !isPublic(remote.Addr()))
 	c.reader, c.writer = bufio.NewReader(c), bufio.NewWriter(c.Conn)
 	return c, nil
+}
+
+// isPrivate reports whether the upstream is at an address that is not public. The connection says
+// so, on which the upstream proved its name. Its name server could say anything at any time, and
+// thereby open private addresses. Behind a proxy, only names are known.
+func (w *wire) isPrivate() bool {
+	if w.proxy != nil || w.other != nil {
+		host, _, _ := net.SplitHostPort(w.address)
+		return !IsPublicHost(host)
+	}
+	return w.private.Load()
 }
 
 // shake starts TLS on a connection. If it fails, it closes the connection.
