@@ -1,6 +1,7 @@
 package setup
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -30,24 +31,45 @@ const RegistryLeeway = 60 * time.Second
 
 // LoadPolicy reads the policy files as one policy. It reports all faults at once.
 func LoadPolicy(cfg *config.Config) (*policy.Policy, error) {
-	files := make([]policy.File, 0, len(cfg.PolicyFiles))
-	var faults []error
-	for i, name := range cfg.PolicyFiles {
-		data, err := file.Read(name, policy.MaxBytes)
-		if err != nil {
-			faults = append(faults, fmt.Errorf("policyFiles[%d]: %w", i, err))
-			continue
-		}
-		files = append(files, policy.File{Name: name, Data: data})
-	}
-	if len(faults) > 0 {
-		return nil, errors.Join(faults...)
+	files, err := readPolicies(cfg.PolicyFiles, file.Read)
+	if err != nil {
+		return nil, err
 	}
 	profiles := map[string]identity.Profile{}
 	for _, i := range cfg.Identities {
 		profiles[i.Name] = i.Profile
 	}
 	return policy.ParseFor(profiles, files...)
+}
+
+// maxReadings is how often files are read that change meanwhile.
+const maxReadings = 5
+
+// readPolicies reads the files until two readings in a row are equal. The kubelet replaces all files
+// of a volume in one step, which may be between two of them. A denial that moves from one file to
+// the other would be in neither.
+func readPolicies(names []string, read func(name string, limit int64) ([]byte, error)) ([]policy.File, error) {
+	var before []policy.File
+	for range maxReadings {
+		files := make([]policy.File, 0, len(names))
+		var faults []error
+		for i, name := range names {
+			data, err := read(name, policy.MaxBytes)
+			if err != nil {
+				faults = append(faults, fmt.Errorf("policyFiles[%d]: %w", i, err))
+				continue
+			}
+			files = append(files, policy.File{Name: name, Data: data})
+		}
+		if len(faults) > 0 {
+			return nil, errors.Join(faults...)
+		}
+		if before != nil && slices.EqualFunc(files, before, func(a, b policy.File) bool { return bytes.Equal(a.Data, b.Data) }) {
+			return files, nil
+		}
+		before = files
+	}
+	return nil, errors.New("policyFiles: they changed while they were read, again and again; let their writer finish")
 }
 
 // PolicyWarnings names rules of the policy that allow less, or more, than they seem to.
