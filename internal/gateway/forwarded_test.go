@@ -197,6 +197,23 @@ func TestNextReferrers(t *testing.T) {
 	}
 }
 
+// A sealed page is one of its own list: not of the referrers of another manifest, nor of the tags.
+func TestPagesOfOtherLists(t *testing.T) {
+	t.Parallel()
+	registry, r := newGHCR(t)
+	const app = "/v2/ghcr.io/acme/app"
+	own, other := "/referrers/"+registrytest.DigestOf(nil), "/referrers/"+registrytest.DigestOf([]byte("other"))
+	replying(registry, http.StatusOK, `{"name":"acme/app","tags":[]}`, "Link", "</v2/acme/app"+own+`?token=1>; rel="next"`)
+	link, _, _ := strings.Cut(r.pull(app+own, "ghcr.io/acme/app").header.Get("Link"), ">")
+	_, page, _ := strings.Cut(link, "?")
+	replying(registry, http.StatusOK, `{"name":"acme/app","tags":[]}`)
+	for list, want := range map[string]int{own: 200, other: 400, "/tags/list": 400} {
+		if got := r.pull(app+list+"?"+page, "ghcr.io/acme/app"); got.status != want {
+			t.Errorf("%s: %d", list, got.status)
+		}
+	}
+}
+
 // The answer of an upstream reaches the client. Redirects that lead nowhere and pages for browsers do not.
 // No header is set that the upstream did not send.
 func TestAnswersThatPass(t *testing.T) {

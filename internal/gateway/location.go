@@ -22,14 +22,19 @@ const (
 	sealedFor   = 24 * time.Hour // the longest push
 )
 
-// bound returns all that a sealed address is bound to: its purpose, the caller and the repository.
-// The UID distinguishes a ServiceAccount that was recreated under the same name.
+// bound returns all that a sealed address is bound to: its purpose, the caller, the repository, and
+// for a page its list. The UID distinguishes a ServiceAccount that was recreated under the same
+// name.
 func (q *request) bound(purpose string) string {
 	uid := ""
 	if h := q.bearer.holder; h != nil {
 		uid = cmp.Or(h.ServiceAccountUID, h.Project)
 	}
-	return strings.Join([]string{purpose, q.bearer.identityText(), uid, q.target.name}, "\x00")
+	to := []string{purpose, q.bearer.identityText(), uid, q.target.name}
+	if purpose == sealedPage {
+		to = append(to, string(q.target.kind), q.target.reference)
+	}
+	return strings.Join(to, "\x00")
 }
 
 func (h *Handler) sealed(q *request, purpose string, u *url.URL) (string, error) {
