@@ -72,9 +72,11 @@ type trust struct {
 	certificates []*x509.Certificate
 }
 
+// judgedToken is the result for a token, with all that it depends on.
 type judgedToken struct {
 	bearer
-	by *trust
+	issuer, service string
+	by              *trust
 }
 
 func newJudged() *lru.Cache[[sha256.Size]byte, *judgedToken] {
@@ -145,7 +147,7 @@ var errNoToken = &rejection{
 // known returns the bearer of a token that was judged before, if that result still holds.
 func (j *judge) known(credential registryauth.Secret) (*bearer, bool) {
 	found, ok := j.judged.Get(credential.Hash())
-	if !ok || found.by != j.trusted() || !j.now().Before(found.until) {
+	if !ok || found.issuer != j.issuer || found.service != j.service || found.by != j.trusted() || !j.now().Before(found.until) {
 		return nil, false
 	}
 	return &found.bearer, true
@@ -173,7 +175,7 @@ func (j *judge) verify(credential registryauth.Secret) (*bearer, error) {
 	if err := parsed.JWT.UnsafeClaimsWithoutVerification(&own); err != nil || (claims.Subject == "") != (own.Holder == nil) {
 		return nil, errNoToken
 	}
-	found := &judgedToken{bearer: bearer{subject: claims.Subject, holder: own.Holder, identity: identityOf(claims.Subject, own.Holder), tokenID: claims.JWTID, until: time.Unix(claims.Expiration, 0).Add(token.Leeway)}, by: by}
+	found := &judgedToken{issuer: j.issuer, service: j.service, bearer: bearer{subject: claims.Subject, holder: own.Holder, identity: identityOf(claims.Subject, own.Holder), tokenID: claims.JWTID, until: time.Unix(claims.Expiration, 0).Add(token.Leeway)}, by: by}
 	for _, a := range claims.Access {
 		if a != nil {
 			found.access = append(found.access, registryauth.Scope(*a))

@@ -24,7 +24,7 @@ import (
 	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
-// The remembered result for a token ends with the token.
+// The remembered result for a token ends with the token, and is that of one issuer and service.
 func TestJudgedTokensEnd(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "key.pem")
@@ -38,6 +38,13 @@ func TestJudgedTokensEnd(t *testing.T) {
 	j := &judge{issuer: "i", service: "s", keys: keys, now: func() time.Time { return now }, judged: newJudged(), latest: &latestTrust{}}
 	if _, err := j.verify(issued.Value); err != nil {
 		t.Fatal(err)
+	}
+	for _, other := range []judge{{issuer: "other", service: "s"}, {issuer: "i", service: "other"}} { // as after a reload
+		other.keys, other.now, other.judged, other.latest = j.keys, j.now, j.judged, j.latest
+		_, known := other.known(issued.Value)
+		if _, err := other.verify(issued.Value); known || err == nil {
+			t.Errorf("issuer %s, service %s: known %t, %v", other.issuer, other.service, known, err)
+		}
 	}
 	for after, want := range map[time.Duration]bool{0: true, 119 * time.Second: true, 121 * time.Second: false} {
 		now = time.Now().Add(after)
