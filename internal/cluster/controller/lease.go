@@ -66,7 +66,9 @@ func (l *Lease) Claim(o *coordinationv1.Lease) {
 		transitions = *o.Spec.LeaseTransitions
 	}
 	if Holder(o) != l.Identity {
-		transitions++
+		// The API server refuses negative numbers. Without this, a candidate that writes the largest
+		// one would be the last holder.
+		transitions = max(transitions+1, 0)
 		o.Spec.AcquireTime = &now
 	}
 	o.Spec.HolderIdentity, o.Spec.LeaseDurationSeconds, o.Spec.RenewTime, o.Spec.LeaseTransitions = &l.Identity, &seconds, &now, &transitions
