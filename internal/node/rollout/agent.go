@@ -33,7 +33,15 @@ const (
 	readyLimit   = 3 * time.Minute // for the node to be Ready, after its kubelet was healthy
 	pullLimit    = 3 * time.Minute // for the pod to be created and scheduled, and its image to be pulled
 	newLimit     = time.Hour       // the age until which a node with the taint counts as new
+
+	// agentLock is the lock of the Agent that keeps a node. The kernel releases it when the Agent's
+	// process ends in any way.
+	agentLock = "/run/pullpass-node-install-run.lock"
 )
+
+// errSecond prevents that two Agents, of two releases of the chart, undo each other's changes with a
+// restart of the kubelet each time. The second one does not write the Record, which is the first one's.
+var errSecond = errors.New("another installer keeps this node; set nodes.install.enabled in one release of the chart only")
 
 // Config configures an Agent. New fails without the required fields.
 type Config struct {
@@ -62,6 +70,7 @@ type Agent struct {
 	cluster   cluster
 	ended     bool // a turn has ended since the start
 	keeper    *keeper
+	unlock    func() error  // of agentLock; nil: it is not taken
 	fought    chan struct{} // a message begins a pass
 
 	mu     sync.Mutex
@@ -158,6 +167,11 @@ func (a *Agent) Run(ctx context.Context) {
 	a.events = broadcaster.NewRecorder(runtime.NewScheme(), corev1.EventSource{Component: component, Host: a.config.Node})
 	a.mu.Unlock()
 	defer a.turn.leave()
+	defer func() {
+		if a.unlock != nil {
+			_ = a.unlock() // the end of the process releases it, too
+		}
+	}()
 	for {
 		next := a.pass(ctx)
 		select {
@@ -177,9 +191,26 @@ func spread(d time.Duration, node string) time.Duration {
 	return d + d*time.Duration(h.Sum32()%100)/200
 }
 
+// lock takes agentLock if this Agent does not have it.
+func (a *Agent) lock() error {
+	if a.unlock != nil {
+		return nil
+	}
+	unlock, is, err := a.config.Tree.Lock(agentLock, true)
+	if err == nil && !is {
+		err = errSecond
+	}
+	a.unlock = unlock
+	return err
+}
+
 // pass examines the node once, does the necessary work, and returns the delay until the next pass.
 func (a *Agent) pass(ctx context.Context) time.Duration {
-	node, err := a.cluster.get(ctx, a.config.Node)
+	err := a.lock()
+	var node *corev1.Node
+	if err == nil {
+		node, err = a.cluster.get(ctx, a.config.Node)
+	}
 	if err == nil && node == nil {
 		err = fmt.Errorf("there is no Node %s; --node has to be the name of the one that this runs on", a.config.Node)
 	}

@@ -1,6 +1,8 @@
 package rollout
 
 import (
+	"bytes"
+	"context"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -12,6 +14,7 @@ import (
 
 	"github.com/pullpass/pullpass/internal/base/term"
 	"github.com/pullpass/pullpass/internal/cluster/controller"
+	"github.com/pullpass/pullpass/internal/node/nodeinstall"
 	"github.com/pullpass/pullpass/internal/test/kubetest"
 	"github.com/pullpass/pullpass/internal/test/testkit"
 )
@@ -629,6 +632,36 @@ func TestList(t *testing.T) {
 		slices.Sort(states)
 		if !slices.Equal(states, []string{"rejected", "waiting"}) || o.Stopped == nil || o.Turn != "" || o.Nodes[0].Kubelet != "v1.36.2" || o.Nodes[0].Node != "node-00" {
 			t.Errorf("%+v", o)
+		}
+	})
+}
+
+// Two releases of the chart must not undo each other's work on a node, with a restart of the kubelet each time.
+func TestASecondInstallerWaits(t *testing.T) {
+	in(t, 1, func(t *testing.T, f *fleet) {
+		n := f.nodes["node-00"]
+		n.start(func(context.Context, string) (nodeinstall.Desired, error) { return f.desired(), nil })
+		time.Sleep(10 * time.Minute)
+		second := &simulated{fleet: f, name: n.name, tree: n.tree}
+		second.logger = slog.New(slog.NewTextHandler(&second.log, nil))
+		other := f.desired()
+		other.Provider = bytes.ReplaceAll(other.Provider, []byte("registry.example.com"), []byte("other.example.com"))
+		second.start(func(context.Context, string) (nodeinstall.Desired, error) { return other, nil })
+		time.Sleep(time.Hour)
+		if restarts := n.restarts.Load() + second.restarts.Load(); restarts != 1 || n.record().State != Ready {
+			t.Errorf("%d restarts, %+v", restarts, n.record())
+		}
+		if err := second.agent.Ready(); err == nil {
+			t.Error("the second is ready")
+		}
+		n.halt()
+		time.Sleep(10 * time.Minute)
+		if restarts := second.restarts.Load(); restarts != 1 || n.record().State != Ready || second.agent.Ready() != nil {
+			t.Errorf("after the end of the first: %d restarts, %+v", restarts, n.record())
+		}
+		second.halt()
+		if !strings.Contains(second.log.String(), "another installer keeps this node") {
+			t.Error(second.log.String())
 		}
 	})
 }
