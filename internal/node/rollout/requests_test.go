@@ -121,6 +121,25 @@ func TestRequiredFields(t *testing.T) {
 	})
 }
 
+// All nodes say why they wait if the API server, or its policy, refuses the Lease.
+func TestALeaseThatIsRefused(t *testing.T) {
+	in(t, 2, func(t *testing.T, f *fleet) {
+		f.api.Fail("create leases", kubetest.Status(http.StatusUnprocessableEntity, "Invalid", "leaseTransitions: must be greater than or equal to 0"))
+		f.start()
+		time.Sleep(5 * time.Minute)
+		for _, n := range f.nodes {
+			if r := n.record(); r.State != Waiting || r.Reason != "the Lease pullpass-node-install: leaseTransitions: must be greater than or equal to 0" {
+				t.Errorf("%s: %+v", n.name, r)
+			}
+		}
+		f.api.Fail("create leases", nil)
+		time.Sleep(5 * time.Minute)
+		if f.count(Ready) != 2 {
+			t.Errorf("%d are ready", f.count(Ready))
+		}
+	})
+}
+
 // The agent is ready when the Node has its Record.
 func TestReady(t *testing.T) {
 	in(t, 1, func(t *testing.T, f *fleet) {

@@ -65,7 +65,9 @@ func (w *work) change(ctx context.Context, do func(context.Context) error, state
 		isNew := w.config.Taint && hasTaint(w.node) && age(w.node, time.Now()) < newLimit
 		during, wait, takeErr := w.turn.acquire(ctx, w.now.Revision, isNew)
 		if takeErr != nil {
-			return true, takeErr
+			// The log of one pod of many does not say why the roll-out stands still. The Node does, if it
+			// is only the Lease that cannot be read or written.
+			return true, w.wait(ctx, takeErr.Error())
 		}
 		if wait != "" {
 			return true, w.wait(ctx, wait)
