@@ -68,6 +68,7 @@ type Agent struct {
 	gate      *gate
 	turn      *turn
 	cluster   cluster
+	sink      record.EventSink
 	ended     bool // a turn has ended since the start
 	keeper    *keeper
 	unlock    func() error  // of agentLock; nil: it is not taken
@@ -93,11 +94,11 @@ func New(c Config) (*Agent, error) {
 		return nil, errors.New("a connection, a namespace, the name of the node, its files and a watcher are required")
 	}
 	c.Logger = cmp.Or(c.Logger, slog.New(slog.DiscardHandler))
-	core, leases, err := newClients(c.REST)
+	core, leases, events, err := newClients(c.REST)
 	if err != nil {
 		return nil, err
 	}
-	a := &Agent{config: c, cluster: cluster{client: core, namespace: c.Namespace}, fought: make(chan struct{}, 1)}
+	a := &Agent{config: c, cluster: cluster{client: core, namespace: c.Namespace}, sink: controller.EventSink{Client: events}, fought: make(chan struct{}, 1)}
 	a.keeper = &keeper{installer: nodeinstall.New(nodeinstall.Config{Tree: c.Tree, Profile: c.Profile})}
 	a.turn = &turn{
 		lease:   controller.Lease{Client: leases, Namespace: c.Namespace, Name: LeaseName, Duration: turnDuration, Now: time.Now},
@@ -108,14 +109,17 @@ func New(c Config) (*Agent, error) {
 	return a, nil
 }
 
-func newClients(config *rest.Config) (core, leases rest.Interface, err error) {
+func newClients(config *rest.Config) (core, leases, events rest.Interface, err error) {
 	shared, err := clients.New(clients.Config{REST: config, UserAgent: component, Timeout: requestTimeout})
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
-	core, coreErr := shared.Typed(corev1.SchemeGroupVersion, runtime.ContentTypeJSON, &corev1.Node{}, &corev1.NodeList{}, &corev1.PodList{}, &corev1.Event{})
+	// Not JSON: a node can give its Node a time after the year 9999 (managedFields), which the API
+	// server accepts, and sends in a form that is not one of a time. All Nodes are read.
+	core, coreErr := shared.Typed(corev1.SchemeGroupVersion, runtime.ContentTypeProtobuf, &corev1.Node{}, &corev1.NodeList{}, &corev1.PodList{})
+	events, eventErr := shared.Typed(corev1.SchemeGroupVersion, runtime.ContentTypeJSON, &corev1.Event{})
 	leases, leaseErr := controller.NewLeaseClient(shared)
-	return core, leases, errors.Join(coreErr, leaseErr)
+	return core, leases, events, errors.Join(coreErr, eventErr, leaseErr)
 }
 
 // gate permits a restart of the kubelet only when it is allowed, whatever the plan. Package
@@ -162,7 +166,7 @@ func (a *Agent) Ready() error {
 func (a *Agent) Run(ctx context.Context) {
 	broadcaster := record.NewBroadcaster()
 	defer broadcaster.Shutdown()
-	broadcaster.StartRecordingToSink(controller.EventSink{Client: a.cluster.client})
+	broadcaster.StartRecordingToSink(a.sink)
 	a.mu.Lock()
 	a.events = broadcaster.NewRecorder(runtime.NewScheme(), corev1.EventSource{Component: component, Host: a.config.Node})
 	a.mu.Unlock()

@@ -35,7 +35,7 @@ type Overview struct {
 // List returns all nodes, sorted by name. namespace is that of the Agents.
 func List(ctx context.Context, config *rest.Config, namespace string) (Overview, error) {
 	o := Overview{Nodes: []Row{}}
-	core, leases, err := newClients(config)
+	core, leases, _, err := newClients(config)
 	if err != nil {
 		return o, err
 	}

@@ -13,6 +13,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/client-go/rest"
 
 	"github.com/pullpass/pullpass/internal/node/nodeinstall"
@@ -117,6 +119,30 @@ func TestRequiredFields(t *testing.T) {
 		}
 		if _, err := List(t.Context(), whole.REST, namespace); err == nil {
 			t.Error("an address that is none has Nodes")
+		}
+	})
+}
+
+// A time after the year 9999 has five digits in JSON, and no client can read it. Root on a node can write it into its Node.
+func TestATimeThatIsNotReadable(t *testing.T) {
+	in(t, 0, func(t *testing.T, f *fleet) {
+		at := metav1.NewTime(time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC))
+		nodes := &corev1.NodeList{Items: []corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "hostile", ManagedFields: []metav1.ManagedFieldsEntry{{Time: &at}}}}, {ObjectMeta: metav1.ObjectMeta{Name: "other"}}}}
+		scheme := runtime.NewScheme()
+		testkit.Must(t, corev1.AddToScheme(scheme))
+		f.api.Fail("list nodes", func(w http.ResponseWriter, r *http.Request) {
+			content := runtime.ContentTypeJSON
+			if strings.HasPrefix(r.Header.Get("Accept"), runtime.ContentTypeProtobuf) {
+				content = runtime.ContentTypeProtobuf
+			}
+			info, _ := runtime.SerializerInfoForMediaType(serializer.NewCodecFactory(scheme).SupportedMediaTypes(), content)
+			w.Header().Set("Content-Type", content)
+			nodes.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("NodeList"))
+			testkit.Must(t, info.Serializer.Encode(nodes, w))
+		})
+		overview, err := List(t.Context(), f.rest(), namespace)
+		if err != nil || len(overview.Nodes) != 2 {
+			t.Errorf("%d nodes, error %v", len(overview.Nodes), err)
 		}
 	})
 }

@@ -218,7 +218,7 @@ func TestAStopWithTheUIDOfAnother(t *testing.T) {
 // end the turn.
 func TestOthersWriteTheLease(t *testing.T) {
 	in(t, 0, func(t *testing.T, f *fleet) {
-		core, leases, err := newClients(f.rest())
+		core, leases, _, err := newClients(f.rest())
 		testkit.Must(t, err)
 		conflict := kubetest.Status(http.StatusConflict, "Conflict", "changed")
 		turn := turn{
