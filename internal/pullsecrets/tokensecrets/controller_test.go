@@ -9,14 +9,18 @@ import (
 	"log/slog"
 	"maps"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/record"
@@ -991,6 +995,35 @@ func TestInterruptedWorkIsNoFailure(t *testing.T) {
 		stop()
 		if events, counts := r.api.Written(), r.Counts(); len(events) > 0 || counts.Failed > 0 {
 			t.Errorf("events %v, counts %+v", events, counts)
+		}
+	})
+}
+
+// A time after the year 9999 has five digits in JSON, and no client can read it. The authors of a namespace can write it into
+// its Secret, whose token must be renewed all the same.
+func TestATimeThatIsNotReadable(t *testing.T) {
+	in(t, func(t *testing.T, r *rig) {
+		defer r.leads(t)()
+		scheme := runtime.NewScheme()
+		testkit.Must(t, corev1.AddToScheme(scheme))
+		at := metav1.NewTime(time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC))
+		r.api.Fail("put secrets", func(w http.ResponseWriter, request *http.Request) {
+			content := runtime.ContentTypeJSON
+			if strings.HasPrefix(request.Header.Get("Accept"), runtime.ContentTypeProtobuf) {
+				content = runtime.ContentTypeProtobuf
+			}
+			written := httptest.NewRecorder()
+			r.api.Write(written, request)
+			var secret corev1.Secret
+			testkit.Must(t, json.NewDecoder(written.Body).Decode(&secret))
+			secret.ManagedFields = []metav1.ManagedFieldsEntry{{Time: &at}}
+			info, _ := runtime.SerializerInfoForMediaType(serializer.NewCodecFactory(scheme).SupportedMediaTypes(), content)
+			w.Header().Set("Content-Type", content)
+			testkit.Must(t, info.Serializer.Encode(&secret, w))
+		})
+		time.Sleep(2 * lifetime)
+		if s := r.Status(); s.Failed != 0 || s.Renewed < 3 || s.Overdue != 0 {
+			t.Errorf("%+v", s)
 		}
 	})
 }

@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
@@ -90,6 +91,9 @@ func (s *secrets) put(ctx context.Context, secret *corev1.Secret, dryRun bool) (
 	if dryRun {
 		request.Param("dryRun", metav1.DryRunAll)
 	}
+	// Others may give the Secret a time after the year 9999 (managedFields), which the API server
+	// accepts, and sends in JSON in a form that is not one of a time.
+	request.SetHeader("Accept", runtime.ContentTypeProtobuf+","+runtime.ContentTypeJSON)
 	var stored corev1.Secret
 	err := request.Do(ctx).Into(&stored)
 	switch {
