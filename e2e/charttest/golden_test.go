@@ -147,6 +147,8 @@ func TestMistakes(t *testing.T) {
 		{"taint without a pull", "{image: {digest: " + digest + "}, nodes: {install: {enabled: true, registry: a, taint: true}}}", "nodes.install.probe.image: is missing"},
 		{"CA for containerd that is not there", "{image: {digest: " + digest + "}, nodes: {install: {enabled: true, registry: a, caFile: a.crt}}}", "nodes.install.caFile: a.crt is not in files"},
 		{"pull secrets that no cluster accepts", "pullSecrets: {enabled: true}", "pullSecrets.enabled: no cluster of config.clusters with kubernetes.inCluster has pullSecrets.audience"},
+		{"audience that changes the policy", "{pullSecrets: {enabled: true}, config: {clusters: [{kubernetes: {inCluster: true}, pullSecrets: {audience: \"a'] || true || ['\"}}]}}",
+			"pullSecrets.audience \"a'] || true || ['\" has a quotation mark, a backslash or a space"},
 		{"registry with a path", "pullSecrets: {registries: [a/b]}", "'/pullSecrets/registries/0'"},
 		{"affinity that Kubernetes does not have", "service: {sessionAffinity: ClientIp}", "'/service/sessionAffinity': value must be one of 'None', 'ClientIP'"},
 		{"time of no affinity", "service: {sessionAffinityTimeout: 600}", "'/service/sessionAffinityTimeout': value must be 0"},

@@ -256,6 +256,10 @@ true
 {{- if and .Values.pullSecrets.enabled (not (include "pullpass.pullAudience" .)) -}}
 {{- fail "pullSecrets.enabled: no cluster of config.clusters with kubernetes.inCluster has pullSecrets.audience: docs/how-to/pull-secrets.md" -}}
 {{- end -}}
+{{- /* The audience becomes a string of CEL, in a string of YAML. */}}
+{{- if and .Values.pullSecrets.enabled (not (regexMatch "^[^\\s[:cntrl:]\"'\\\\]+$" (include "pullpass.pullAudience" .))) -}}
+{{- fail (printf "config.clusters: pullSecrets.audience %q has a quotation mark, a backslash or a space, and would change the policy that limits the controller; choose another audience" (include "pullpass.pullAudience" .)) -}}
+{{- end -}}
 {{- if and .Values.pullSecrets.enabled (eq (include "pullpass.name" .) "pullpass-pull-secrets") -}}
 {{- fail "fullnameOverride: pullpass-pull-secrets is the name of the pull secrets controller; choose another name for the release" -}}
 {{- end -}}
@@ -359,7 +363,7 @@ securityContext:
   fsGroup: 65532
   seccompProfile: {type: RuntimeDefault}
 {{- with .Values.priorityClassName }}
-priorityClassName: {{ . }}
+priorityClassName: {{ . | quote }}
 {{- end }}
 {{- with .Values.nodeSelector }}
 nodeSelector:
