@@ -2,6 +2,7 @@ package rollouttest
 
 import (
 	"fmt"
+	"math"
 	"net/http"
 	"strings"
 	"testing"
@@ -250,6 +251,42 @@ func TestTurnsOfOthers(t *testing.T) {
 	expect("not held, without managers", other, installer, both(renew, reset), dishonest)
 	expect("not held, with managers from the future", other, installer, both(renew, forged(12, future)), dishonest)
 	expect("not held, with an invalid renewal", other, installer, both(func(o cluster.Object) { delete(spec(o), "renewTime") }, forged(12, future)), dishonest)
+	// fields are in an entry without being in the Lease.
+	fields := func(entries, each int, operation, manager, part string) edit {
+		return func(o cluster.Object) {
+			list := metadata(o)["managedFields"].([]any)
+			at := list[0].(map[string]any)["time"]
+			for n := range entries {
+				names := map[string]any{}
+				for i := range each {
+					names[fmt.Sprint("f:", i)] = map[string]any{}
+				}
+				list = append(list, map[string]any{"manager": manager + fmt.Sprint(n), "operation": operation, "apiVersion": "coordination.k8s.io/v1", "time": at, "fieldsType": "FieldsV1",
+					"fieldsV1": map[string]any{"f:metadata": map[string]any{part: names}}})
+			}
+			metadata(o)["managedFields"] = list
+		}
+	}
+	set := func(field string, value any) edit {
+		return func(o cluster.Object) { renew(o); spec(o)[field] = value }
+	}
+	const unusable = "no value into the Lease that others cannot read or follow"
+	expect("not held, with one entry more", other, "x", both(renew, fields(1, 1, "Apply", "m", "f:annotations")), dishonest)
+	expect("not held, with very many entries", other, "x", both(renew, fields(1500, 1, "Apply", "m", "f:annotations")), dishonest)
+	expect("not held, with fields that are not there", other, "x0", both(renew, fields(1, 1000, "Update", "x", "f:annotations")), dishonest)
+	expect("not held, with parts that are not there", other, "x0", both(renew, fields(1, 0, "Update", "x", "f:parts")), dishonest)
+	expect("not held, with the last number", other, "x", set("leaseTransitions", math.MaxInt32), unusable)
+	for field, at := range map[string]string{"acquireTime": "9999-12-31T23:59:59.000000-23:59", "renewTime": "0000-01-01T00:00:00.000000+23:00"} {
+		expect("not held, with a time that cannot be read", other, "x", func(o cluster.Object) { spec(o)[field] = at }, unusable)
+	}
+	// What an administrator writes stays writable: fields of two kinds in one entry, of which the next turn takes one.
+	o := f.Get(t, lease)
+	set("leaseTransitions", 7)(o)
+	metadata(o)["labels"] = map[string]any{"by": "administrator"}
+	if _, err := f.Try(t.Context(), http.MethodPut, lease+"?fieldManager=kubectl-edit", o); err != nil {
+		t.Fatal(err)
+	}
+	expect("not held, after an administrator", other, installer, set("leaseTransitions", 8), "")
 	for n := range 14 {
 		expect("not held, with many managers", other, fmt.Sprint("many", n), renew, "")
 	}
