@@ -251,7 +251,7 @@ func TestNames(t *testing.T) {
 // a cluster has one set, and values leave them out: CustomResourceDefinitions, pullSecrets, and the namespace of nodes.install.
 func TestReleases(t *testing.T) {
 	scoped := []string{"ClusterRole", "ClusterRoleBinding", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "Namespace", "Bundle", "CustomResourceDefinition"}
-	namespaced := []string{"ConfigMap", "Deployment", "DaemonSet", "Service", "ServiceAccount", "Job", "Role", "RoleBinding", "NetworkPolicy", "PodDisruptionBudget", "HorizontalPodAutoscaler",
+	namespaced := []string{"ConfigMap", "Secret", "CronJob", "Deployment", "DaemonSet", "Service", "ServiceAccount", "Job", "Role", "RoleBinding", "NetworkPolicy", "PodDisruptionBudget", "HorizontalPodAutoscaler",
 		"Certificate", "Issuer", "ServiceMonitor", "PodMonitor", "PrometheusRule", "TLSRoute", "ExternalSecret"}
 	for _, s := range sets(t) {
 		if s.name == pullSecretsSet {
