@@ -22,7 +22,7 @@ import (
 )
 
 // policy gives a ServiceAccount its namespace, and the repositories of shared that its annotation lists.
-const policy = `apiVersion: pullpass.dev/v1alpha1
+const policy = `apiVersion: pullpass.dev/v1beta1
 kind: AccessPolicy
 rules:
 - name: own-namespace

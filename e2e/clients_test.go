@@ -33,7 +33,7 @@ var registries = []struct {
 }
 
 // clientPolicy: everything in the own namespace, pull in shared, and the catalog.
-const clientPolicy = `apiVersion: pullpass.dev/v1alpha1
+const clientPolicy = `apiVersion: pullpass.dev/v1beta1
 kind: AccessPolicy
 rules:
 - name: own-namespace

@@ -18,7 +18,7 @@ import (
 )
 
 // jobsPolicy lets one repository's jobs push below its name at the upstream.
-const jobsPolicy = `apiVersion: pullpass.dev/v1alpha1
+const jobsPolicy = `apiVersion: pullpass.dev/v1beta1
 kind: AccessPolicy
 rules:
 - name: web

@@ -23,7 +23,7 @@ import (
 const gatewayService = "gateway.example.com"
 
 // gatewayPolicy: everything in the own namespace at every upstream, pull in shared.
-const gatewayPolicy = `apiVersion: pullpass.dev/v1alpha1
+const gatewayPolicy = `apiVersion: pullpass.dev/v1beta1
 kind: AccessPolicy
 rules:
 - name: own-namespace

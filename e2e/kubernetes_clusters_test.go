@@ -9,7 +9,7 @@ import (
 )
 
 // clustersPolicy gives each cluster a repository of its own, and the repositories of shared that its ServiceAccounts request.
-const clustersPolicy = `apiVersion: pullpass.dev/v1alpha1
+const clustersPolicy = `apiVersion: pullpass.dev/v1beta1
 kind: AccessPolicy
 rules:
 - name: first

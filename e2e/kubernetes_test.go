@@ -14,7 +14,7 @@ import (
 )
 
 // livePolicy: a namespace for its ServiceAccounts, what they ask for of shared, and gold for namespaces with a label.
-const livePolicy = `apiVersion: pullpass.dev/v1alpha1
+const livePolicy = `apiVersion: pullpass.dev/v1beta1
 kind: AccessPolicy
 rules:
 - name: own-namespace

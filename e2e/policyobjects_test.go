@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	policiesPath = "/apis/pullpass.dev/v1alpha1/accesspolicies"
-	ceilings     = `apiVersion: pullpass.dev/v1alpha1
+	policiesPath = "/apis/pullpass.dev/v1beta1/accesspolicies"
+	ceilings     = `apiVersion: pullpass.dev/v1beta1
 kind: AccessPolicy
 rules:
 - {name: ceiling, subjects: [{namespaces: ["*"]}], requests: true, allow: [{repositories: ["{namespace}/**", "elsewhere/**"], actions: [pull]}]}
@@ -24,7 +24,7 @@ rules:
 )
 
 func requestsPath(namespace string) string {
-	return "/apis/pullpass.dev/v1alpha1/namespaces/" + namespace + "/repositoryaccesses"
+	return "/apis/pullpass.dev/v1beta1/namespaces/" + namespace + "/repositoryaccesses"
 }
 
 // repositoryAccess asks for a repository for the ServiceAccount puller.
@@ -33,11 +33,11 @@ func repositoryAccess(name string, change ...func(spec cluster.Object)) cluster.
 	for _, f := range change {
 		f(spec)
 	}
-	return cluster.Object{"apiVersion": "pullpass.dev/v1alpha1", "kind": "RepositoryAccess", "metadata": cluster.Object{"name": name}, "spec": spec}
+	return cluster.Object{"apiVersion": "pullpass.dev/v1beta1", "kind": "RepositoryAccess", "metadata": cluster.Object{"name": name}, "spec": spec}
 }
 
 func accessPolicy(name string, spec cluster.Object) cluster.Object {
-	return cluster.Object{"apiVersion": "pullpass.dev/v1alpha1", "kind": "AccessPolicy", "metadata": cluster.Object{"name": name}, "spec": spec}
+	return cluster.Object{"apiVersion": "pullpass.dev/v1beta1", "kind": "AccessPolicy", "metadata": cluster.Object{"name": name}, "spec": spec}
 }
 
 // rule gives a repository to all ServiceAccounts of the cluster.

@@ -45,7 +45,7 @@ type site struct {
 }
 
 // The configuration is what a company would have, with the defaults where there are any: limits are on.
-const configuration = `apiVersion: pullpass.dev/v1alpha1
+const configuration = `apiVersion: pullpass.dev/v1beta1
 kind: ProxyConfiguration
 server:
   address: "%[1]s"
@@ -61,7 +61,7 @@ registries:
 policyFiles: [policy.yaml]
 `
 
-const policy = `apiVersion: pullpass.dev/v1alpha1
+const policy = `apiVersion: pullpass.dev/v1beta1
 kind: AccessPolicy
 rules:
 - name: own-namespace

@@ -48,7 +48,7 @@ have no effect. The tests see these objects as the proxy of that cluster would.`
 			faults, warnings := check(cfg, insecureHTTP)
 			sets, objectFaults := readObjects(cmd.Context(), cfg, objects)
 			if objectFaults == nil {
-				warnings = append(warnings, sets.idle(cfg)...)
+				warnings = append(warnings, sets.warnings(cfg)...)
 			}
 			faults = append(faults, objectFaults...)
 			writeWarnings(cmd.ErrOrStderr(), slices.Concat(cfg.Warnings, warnings))

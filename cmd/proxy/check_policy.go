@@ -20,7 +20,7 @@ import (
 // runPolicyTests writes a line for each test and the reasons for each failure. It
 // reports whether all tests passed.
 func runPolicyTests(ctx context.Context, cfg *config.Config, names []string, objects objectSets, stdout, stderr io.Writer) bool {
-	cases, err := loadCases(ctx, cfg, names)
+	suite, err := loadCases(ctx, cfg, names)
 	if err != nil {
 		_ = reportFaults(stderr, err)
 	}
@@ -30,7 +30,8 @@ func runPolicyTests(ctx context.Context, cfg *config.Config, names []string, obj
 		return false
 	}
 	failed := 0
-	for _, c := range cases {
+	writeWarnings(stderr, suite.Deprecated)
+	for _, c := range suite.Cases {
 		objects.addTo(&c.Subject, cfg)
 		differences, decision, trace := policytest.Run(policy, c)
 		verdict := "ok  "
@@ -52,14 +53,14 @@ func runPolicyTests(ctx context.Context, cfg *config.Config, names []string, obj
 		_ = explain.WriteDecision(&why, decision, trace)
 		writeIndented(stdout, why.Bytes())
 	}
-	writeWarnings(stderr, unreadAnnotations(policy, cases))
-	fmt.Fprintf(stdout, "%d policy tests: %d passed, %d failed\n", len(cases), len(cases)-failed, failed)
+	writeWarnings(stderr, unreadAnnotations(policy, suite.Cases))
+	fmt.Fprintf(stdout, "%d policy tests: %d passed, %d failed\n", len(suite.Cases), len(suite.Cases)-failed, failed)
 	return failed == 0
 }
 
 // loadCases reads the test files. It refuses a cluster or service that is not
 // configured: a test of a mistyped cluster would test nothing.
-func loadCases(ctx context.Context, cfg *config.Config, names []string) ([]policytest.Case, error) {
+func loadCases(ctx context.Context, cfg *config.Config, names []string) (*policytest.Suite, error) {
 	files := make([]policy.File, 0, len(names))
 	var faults []error
 	for _, name := range names {
@@ -73,12 +74,12 @@ func loadCases(ctx context.Context, cfg *config.Config, names []string) ([]polic
 	if len(faults) > 0 {
 		return nil, errors.Join(faults...)
 	}
-	cases, err := policytest.Parse(setup.IdentityIssuers(cfg), files...)
+	suite, err := policytest.Parse(setup.IdentityIssuers(cfg), files...)
 	if err != nil {
 		return nil, err
 	}
-	for i := range cases {
-		c := &cases[i]
+	for i := range suite.Cases {
+		c := &suite.Cases[i]
 		if id := c.Subject.Identity; id != nil && id.External == nil && !slices.ContainsFunc(cfg.Clusters, func(known config.Cluster) bool { return known.Name == id.Cluster }) {
 			faults = append(faults, fmt.Errorf("%s.identity.cluster: %q is not configured (clusters[].name)", c.Origin, id.Cluster))
 		}
@@ -91,7 +92,7 @@ func loadCases(ctx context.Context, cfg *config.Config, names []string) ([]polic
 			faults = append(faults, fmt.Errorf("%s.service: %q is not configured (registries[].service)", c.Origin, c.Service))
 		}
 	}
-	return cases, errors.Join(faults...)
+	return suite, errors.Join(faults...)
 }
 
 // unreadAnnotations names annotations in tests that no rule reads.

@@ -25,7 +25,7 @@ func TestPolicyDocument(t *testing.T) {
 	p := testkit.Value(setup.LoadPolicy(cfg))(t)
 	const file = "../../docs/reference/policy-tests.yaml"
 	cases := testkit.Value(policytest.Parse(setup.IdentityIssuers(cfg), policy.File{Name: file, Data: []byte(testkit.Read(t, file))}))(t)
-	for _, c := range cases {
+	for _, c := range cases.Cases {
 		if differences, _, _ := policytest.Run(p, c); differences != nil {
 			t.Errorf("%s: %q", c.Name, differences)
 		}

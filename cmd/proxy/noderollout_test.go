@@ -20,7 +20,7 @@ import (
 	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
-const gatewayConfig = `apiVersion: pullpass.dev/v1alpha1
+const gatewayConfig = `apiVersion: pullpass.dev/v1beta1
 kind: ProxyConfiguration
 clusters: [{name: prod, issuer: "https://issuer.example.com", audiences: [gateway.example.com]}]
 registries: [{service: gateway.example.com, issuer: pullpass.example.com}]

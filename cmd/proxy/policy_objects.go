@@ -76,9 +76,9 @@ func withinOf(o config.Objects) []pattern.Pattern {
 	return within
 }
 
-// idle warns of entries of the objects that have no effect. A policy with faults
+// warnings are about deprecated versions, and entries of the objects that have no effect. A policy with faults
 // gives no warnings.
-func (all objectSets) idle(cfg *config.Config) (warnings []string) {
+func (all objectSets) warnings(cfg *config.Config) (warnings []string) {
 	files, err := setup.LoadPolicy(cfg)
 	if err != nil {
 		return nil
@@ -88,6 +88,7 @@ func (all objectSets) idle(cfg *config.Config) (warnings []string) {
 		if set == nil {
 			continue
 		}
+		warnings = append(warnings, set.Deprecated()...)
 		said := reach.Objects{Policies: policy.NewPolicies(withinOf(o)), HasRequests: o.Requests}
 		switch policies := set.Policies(); {
 		case o.Policies:

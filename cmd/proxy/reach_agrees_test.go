@@ -18,7 +18,7 @@ import (
 )
 
 const objectPolicy = `
-apiVersion: pullpass.dev/v1alpha1
+apiVersion: pullpass.dev/v1beta1
 kind: AccessPolicy
 rules:
 - {name: asked-for, subjects: [{namespaces: ["team-*"]}], requests: true, allow: [{repositories: ["{namespace}/**", "shared/**", "beyond/**"], actions: [pull]}]}

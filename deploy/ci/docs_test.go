@@ -48,7 +48,7 @@ func TestDocumentShowsIdentitiesAndPolicies(t *testing.T) {
 	}
 	for i := range configurations {
 		c := testkit.Value(config.Parse([]byte(`
-apiVersion: pullpass.dev/v1alpha1
+apiVersion: pullpass.dev/v1beta1
 kind: ProxyConfiguration
 server: {tls: {certFile: tls.crt, keyFile: tls.key}}
 registries: [{service: registry.example.com, issuer: pullpass.example.com}]

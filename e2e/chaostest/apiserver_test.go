@@ -84,13 +84,13 @@ func (a *apiServer) connect(t *testing.T, r *replica) {
 }
 
 func accessPath(namespace string) string {
-	return "/apis/pullpass.dev/v1alpha1/namespaces/" + namespace + "/repositoryaccesses"
+	return "/apis/pullpass.dev/v1beta1/namespaces/" + namespace + "/repositoryaccesses"
 }
 
 func (a *apiServer) grant(t *testing.T, namespace string) {
 	t.Helper()
 	a.Create(t, accessPath(namespace), cluster.Object{
-		"apiVersion": "pullpass.dev/v1alpha1", "kind": "RepositoryAccess", "metadata": cluster.Object{"name": "own"},
+		"apiVersion": "pullpass.dev/v1beta1", "kind": "RepositoryAccess", "metadata": cluster.Object{"name": "own"},
 		"spec": cluster.Object{"serviceAccounts": []string{liveAccount}, "repositories": []string{namespace + "/**"}, "actions": []string{"pull"}},
 	})
 }

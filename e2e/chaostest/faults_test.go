@@ -388,7 +388,7 @@ func (w *world) written(p policy) *fault {
 }
 
 func (w *world) broken(random *rand.Rand, r *replica) *fault {
-	text := []string{"", "rules: [", "apiVersion: pullpass.dev/v1alpha1\nkind: AccessPolicy\nrules:\n- {name: all, subject: [{}]}\n"}[random.IntN(3)]
+	text := []string{"", "rules: [", "apiVersion: pullpass.dev/v1beta1\nkind: AccessPolicy\nrules:\n- {name: all, subject: [{}]}\n"}[random.IntN(3)]
 	return &fault{
 		where: r, detail: fmt.Sprintf("%q", text),
 		begin: func(t *testing.T) {

@@ -173,7 +173,7 @@ func accountOf(namespace string, number int) string {
 
 func (p policy) file() string {
 	list := func(names []string) string { return strings.Join(names, ", ") }
-	text := "apiVersion: pullpass.dev/v1alpha1\nkind: AccessPolicy\nrules:\n" +
+	text := "apiVersion: pullpass.dev/v1beta1\nkind: AccessPolicy\nrules:\n" +
 		fmt.Sprintf("- {name: own, subjects: [{namespaces: [%s]}], allow: [{repositories: [\"{namespace}/**\"], actions: [pull]}]}\n", list(p.allow)) +
 		"- {name: ceiling, subjects: [{namespaces: [live-*]}], requests: true, allow: [{repositories: [\"{namespace}/**\"], actions: [pull]}]}\n"
 	if len(p.deny) > 0 {

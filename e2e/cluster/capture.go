@@ -11,7 +11,7 @@ import (
 var captured = []string{
 	"/api/v1/configmaps", "/api/v1/events", "/api/v1/nodes", "/api/v1/pods", "/api/v1/serviceaccounts",
 	"/apis/coordination.k8s.io/v1/leases",
-	"/apis/pullpass.dev/v1alpha1/accesspolicies", "/apis/pullpass.dev/v1alpha1/repositoryaccesses",
+	"/apis/pullpass.dev/v1beta1/accesspolicies", "/apis/pullpass.dev/v1beta1/repositoryaccesses",
 }
 
 // capture keeps the objects, if the API server still runs.

@@ -28,7 +28,7 @@ const (
 	readOnlyUpstream = "readonly.example"
 )
 
-const gatewayPolicy = `apiVersion: pullpass.dev/v1alpha1
+const gatewayPolicy = `apiVersion: pullpass.dev/v1beta1
 kind: AccessPolicy
 rules:
 - name: own-namespace

@@ -25,7 +25,7 @@ var pictures = flag.Bool("pictures", false, "write the pictures of the page that
 
 const (
 	service = "registry.example.com"
-	policy  = `apiVersion: pullpass.dev/v1alpha1
+	policy  = `apiVersion: pullpass.dev/v1beta1
 kind: AccessPolicy
 rules:
 - name: own-namespace

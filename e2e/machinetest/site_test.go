@@ -34,7 +34,7 @@ const (
 	podLimit = 3 * time.Minute // the machine that tests may have other things to do
 )
 
-const policy = `apiVersion: pullpass.dev/v1alpha1
+const policy = `apiVersion: pullpass.dev/v1beta1
 kind: AccessPolicy
 rules:
 - name: own-namespace

@@ -46,7 +46,7 @@ const (
 	storageAddress = "127.0.0.2"
 )
 
-const gatewayPolicy = `apiVersion: pullpass.dev/v1alpha1
+const gatewayPolicy = `apiVersion: pullpass.dev/v1beta1
 kind: AccessPolicy
 rules:
 - name: acme

@@ -194,7 +194,7 @@ func (s *site) populate(t testing.TB) {
 		create("nodes", "", node, cluster.Object{"metadata": cluster.Object{"annotations": cluster.Object{"canary": c}}, "spec": cluster.Object{"taints": []cluster.Object{{"key": "pullpass.dev/not-ready", "effect": "NoSchedule"}}}}, c)
 	}
 	c := canary("policy")
-	create("accesspolicies.pullpass.dev", "", "canary", cluster.Object{"apiVersion": "pullpass.dev/v1alpha1", "kind": "AccessPolicy", "spec": cluster.Object{"rules": []cluster.Object{
+	create("accesspolicies.pullpass.dev", "", "canary", cluster.Object{"apiVersion": "pullpass.dev/v1beta1", "kind": "AccessPolicy", "spec": cluster.Object{"rules": []cluster.Object{
 		{"name": "a", "subjects": []cluster.Object{{"namespaces": []string{c}}}, "allow": []cluster.Object{{"repositories": []string{"a"}, "actions": []string{"pull"}}}}}}}, c)
 	for _, namespace := range namespaces {
 		if _, err := s.Try(t.Context(), http.MethodPost, "/api/v1/namespaces", cluster.Object{"metadata": cluster.Object{"name": namespace}}); err != nil && !strings.Contains(err.Error(), "AlreadyExists") {
@@ -239,7 +239,7 @@ func (s *site) populate(t testing.TB) {
 		c = canary("lease")
 		create("leases.coordination.k8s.io", namespace, "canary", cluster.Object{"spec": cluster.Object{"holderIdentity": c}}, c)
 		c = canary("access")
-		create("repositoryaccesses.pullpass.dev", namespace, "canary", cluster.Object{"apiVersion": "pullpass.dev/v1alpha1", "kind": "RepositoryAccess", "spec": cluster.Object{
+		create("repositoryaccesses.pullpass.dev", namespace, "canary", cluster.Object{"apiVersion": "pullpass.dev/v1beta1", "kind": "RepositoryAccess", "spec": cluster.Object{
 			"serviceAccounts": []string{"web"}, "repositories": []string{c}, "actions": []string{"pull"}}}, c)
 	}
 	// The turn of another node, just renewed, and the leads of another replica.

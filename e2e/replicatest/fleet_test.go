@@ -38,7 +38,7 @@ const (
 // perServiceAccount is more than a pod needs, and less than the greedy one asks for.
 var perServiceAccount = pullpass.Limit{Rate: 5, Burst: 10}
 
-const policy = `apiVersion: pullpass.dev/v1alpha1
+const policy = `apiVersion: pullpass.dev/v1beta1
 kind: AccessPolicy
 rules:
 - name: own-namespace

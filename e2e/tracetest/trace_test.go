@@ -26,7 +26,7 @@ const (
 	traceLimit = time.Minute
 )
 
-const policy = `apiVersion: pullpass.dev/v1alpha1
+const policy = `apiVersion: pullpass.dev/v1beta1
 kind: AccessPolicy
 rules:
 - name: own-namespace

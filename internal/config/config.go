@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -28,7 +29,7 @@ func LoadOnce(ctx context.Context, path string) (*Config, error) {
 }
 
 const (
-	APIVersion = "pullpass.dev/v1alpha1"
+	APIVersion = string(strictyaml.CurrentVersion)
 	Kind       = "ProxyConfiguration"
 
 	MaxBytes = 1 << 20
@@ -61,15 +62,15 @@ func (NodeFallback) Values() []NodeFallback { return []NodeFallback{NodeFallback
 // it checked, with every default filled in and every file name resolved
 // against the directory of the configuration file.
 type Config struct {
-	APIVersion string     `json:"apiVersion" schema:"required const=pullpass.dev/v1alpha1"` // the version of the format
-	Kind       string     `json:"kind" schema:"required const=ProxyConfiguration"`          // what the file is
-	Server     Server     `json:"server"`
-	Admin      Admin      `json:"admin"`
-	Clusters   []Cluster  `json:"clusters"`                              // whose ServiceAccount tokens are accepted; at least one, or one of identities
-	Identities []Provider `json:"identities"`                            // whose tokens are accepted that are of others than pods
-	Registries []Registry `json:"registries" schema:"required nonempty"` // that tokens are issued for
-	Gateway    *Gateway   `json:"gateway,omitempty"`                     // for registries whose token endpoint cannot be chosen
-	Upstreams  []Upstream `json:"upstreams"`                             // those registries
+	APIVersion strictyaml.Version `json:"apiVersion" schema:"required"`                    // the version of the format
+	Kind       string             `json:"kind" schema:"required const=ProxyConfiguration"` // what the file is
+	Server     Server             `json:"server"`
+	Admin      Admin              `json:"admin"`
+	Clusters   []Cluster          `json:"clusters"`                              // whose ServiceAccount tokens are accepted; at least one, or one of identities
+	Identities []Provider         `json:"identities"`                            // whose tokens are accepted that are of others than pods
+	Registries []Registry         `json:"registries" schema:"required nonempty"` // that tokens are issued for
+	Gateway    *Gateway           `json:"gateway,omitempty"`                     // for registries whose token endpoint cannot be chosen
+	Upstreams  []Upstream         `json:"upstreams"`                             // those registries
 	// Assertions are for upstreams that are asked as the caller.
 	Assertions  *Assertions `json:"assertions,omitempty"`
 	PolicyFiles []string    `json:"policyFiles" schema:"required nonempty"` // together one policy
@@ -80,6 +81,8 @@ type Config struct {
 	// Warnings are about settings that are accepted and that the operator
 	// should know something of. Each names the file and the field.
 	Warnings []string `json:"-"`
+	// Deprecated are the warnings about parts that a later release will not read.
+	Deprecated []string `json:"-"`
 
 	// ClientCAs are the files of CAs that are set: the common one, then those of
 	// clusters. Resolve fills it in.
@@ -367,7 +370,8 @@ func Parse(data []byte, name, dir string) (*Config, error) {
 		}
 	}
 	c.Resolve() // with whole file names
-	c.Warnings = c.warnings()
+	c.Deprecated = d.Deprecated
+	c.Warnings = slices.Concat(c.Deprecated, c.warnings())
 	return c, nil
 }
 

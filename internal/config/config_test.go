@@ -220,7 +220,7 @@ func TestLoadConfigRefusesAHugeFile(t *testing.T) {
 // A small file must not become a large one by aliases of aliases.
 func TestAliasesDoNotMultiply(t *testing.T) {
 	t.Parallel()
-	text := "apiVersion: pullpass.dev/v1alpha1\nkind: ProxyConfiguration\nclusters:\n" +
+	text := "apiVersion: pullpass.dev/v1beta1\nkind: ProxyConfiguration\nclusters:\n" +
 		"- &c {name: a, audiences: [" + strings.Repeat("a, ", 1000) + "a]}\n" + strings.Repeat("- *c\n", 1000)
 	_, err := Parse([]byte(text), "config.yaml", "/")
 	if err == nil || !strings.Contains(err.Error(), "config.yaml: line 522: with its aliases written out, the document has more than 1048576 bytes; use fewer") {
@@ -278,7 +278,7 @@ func TestConfigurationDocument(t *testing.T) {
 	fieldsIn(t, "", reflect.TypeFor[Config](), written)
 
 	plain := testkit.Value(Parse([]byte(`
-apiVersion: pullpass.dev/v1alpha1
+apiVersion: pullpass.dev/v1beta1
 kind: ProxyConfiguration
 server: {tls: {certFile: tls.crt, keyFile: tls.key}}
 clusters: [{name: prod-eu, issuer: "https://oidc.prod-eu.example.com", audiences: [registry.example.com]},
@@ -314,7 +314,7 @@ func TestUpstreamsDocument(t *testing.T) {
 		}
 		shown++
 		text := `
-apiVersion: pullpass.dev/v1alpha1
+apiVersion: pullpass.dev/v1beta1
 kind: ProxyConfiguration
 server: {tls: {certFile: tls.crt, keyFile: tls.key}}
 clusters: [{name: prod-eu, issuer: "https://oidc.prod-eu.example.com", audiences: [gateway.example.com]}]

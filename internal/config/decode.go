@@ -18,12 +18,16 @@ func decodeConfig(d *strictyaml.Decoder, data []byte, c *Config) (isConfig bool)
 		return false
 	}
 	isConfig = true
-	for _, want := range []struct{ path, value string }{{"apiVersion", APIVersion}, {"kind", Kind}} {
+	isKind := func(_ string, value any) bool { return value == Kind }
+	for _, want := range []struct {
+		path, value string
+		accept      func(file string, value any) bool
+	}{{"apiVersion", APIVersion, d.AcceptVersion}, {"kind", Kind, isKind}} {
 		n := strictyaml.Field(root, want.path)
 		switch {
 		case n == nil:
 			d.Fault(want.path, "is missing; write %s", want.value)
-		case n.Value != want.value:
+		case !want.accept(d.File, n.Value):
 			isConfig = false
 			d.Fault(want.path, "is %s; this file must have %s", strictyaml.Show(n), want.value)
 		}

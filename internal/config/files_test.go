@@ -11,7 +11,7 @@ import (
 )
 
 const filesConfig = `
-apiVersion: pullpass.dev/v1alpha1
+apiVersion: pullpass.dev/v1beta1
 kind: ProxyConfiguration
 server:
   tls: {certFile: tls.crt, keyFile: tls.key}

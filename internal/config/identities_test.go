@@ -22,7 +22,7 @@ func TestIdentitiesOfTheTokensThatAreTried(t *testing.T) {
 		archive, err := txtar.ParseFile(name)
 		testkit.Must(t, err)
 		entry := bytes.ReplaceAll(bytes.TrimSpace(section(t, archive, "identity.yaml")), []byte("\n"), []byte("\n  "))
-		c, err := Parse([]byte(`apiVersion: pullpass.dev/v1alpha1
+		c, err := Parse([]byte(`apiVersion: pullpass.dev/v1beta1
 kind: ProxyConfiguration
 registries: [{service: registry.example.com, issuer: pullpass}]
 policyFiles: [policy.yaml]
@@ -46,7 +46,7 @@ func TestGenericIdentityWithoutTenant(t *testing.T) {
 		"profile: gitlab":                               false,
 		"profile: gitlab, require: {project_id: ['1']}": false,
 	} {
-		c := testkit.Value(Parse([]byte(`apiVersion: pullpass.dev/v1alpha1
+		c := testkit.Value(Parse([]byte(`apiVersion: pullpass.dev/v1beta1
 kind: ProxyConfiguration
 registries: [{service: registry.example.com, issuer: pullpass}]
 policyFiles: [policy.yaml]

@@ -13,7 +13,7 @@ import (
 func TestNodeProofIsResolved(t *testing.T) {
 	t.Parallel()
 	const text = `
-apiVersion: pullpass.dev/v1alpha1
+apiVersion: pullpass.dev/v1beta1
 kind: ProxyConfiguration
 server: {tls: {clientCAFile: common.crt}}
 clusters:

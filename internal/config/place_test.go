@@ -70,7 +70,7 @@ registries: [{service: one, issuer: i}]
 		{"keys", "other", false}, {"keys", "new", false}, {"new", "new2", false}, {"keys/new", "other/new", false}, {"keys", "keys/keys", false}, {"a.pem", "b.pem", false}, {"loop", "keys", false},
 	} {
 		for name, document := range map[string]string{"registries": registries, "keys": keys, "assertions": assertions, "policies": policies, "cas": cas} {
-			_, err := Parse([]byte("apiVersion: pullpass.dev/v1alpha1\nkind: ProxyConfiguration"+fmt.Sprintf(document, test.one, test.other)), "pullpass.yaml", dir)
+			_, err := Parse([]byte("apiVersion: pullpass.dev/v1beta1\nkind: ProxyConfiguration"+fmt.Sprintf(document, test.one, test.other)), "pullpass.yaml", dir)
 			if said := err != nil && (strings.Contains(err.Error(), "is the same as") || strings.Contains(err.Error(), "as well") || strings.Contains(err.Error(), "is the file of")); said != test.same || !test.same && err != nil {
 				t.Errorf("%s: %q and %q: %v", name, test.one, test.other, err)
 			}

@@ -44,7 +44,7 @@ func acceptsWhatParseDoes(t *testing.T, schema *jsonschema.Schema) {
 func refusesWhatParseDoes(t *testing.T, schema *jsonschema.Schema) {
 	t.Helper()
 	const good = `
-apiVersion: pullpass.dev/v1alpha1
+apiVersion: pullpass.dev/v1beta1
 kind: ProxyConfiguration
 clusters:
 - name: prod
@@ -63,7 +63,7 @@ limits: {perAddress: {rate: 1, burst: 1}}
 `
 	schematest.Accept(t, schema, "good", []byte(good))
 	for old, changed := range map[string]string{
-		"v1alpha1":                   "v1",
+		"v1beta1":                    "v1",
 		"ProxyConfiguration":         "AccessPolicy",
 		"clusters:":                  "clusters: []\nunknown:",
 		"policyFiles: [policy.yaml]": "",

@@ -56,7 +56,7 @@ func selector(t *testing.T, s string) map[string]exchange.NodeChecks {
 func TestNodeFromAPI(t *testing.T) {
 	t.Parallel()
 	const policy = `
-apiVersion: pullpass.dev/v1alpha1
+apiVersion: pullpass.dev/v1beta1
 kind: AccessPolicy
 rules:
 - {name: node1, subjects: [{nodes: [node1]}], allow: [{repositories: ["{namespace}/**"], actions: [pull]}]}

@@ -105,7 +105,7 @@ func BenchmarkWorstRequest(b *testing.B) {
 // manyRules returns a policy of rules that read one annotation, and differ.
 func manyRules(n int) string {
 	var text strings.Builder
-	text.WriteString("apiVersion: pullpass.dev/v1alpha1\nkind: AccessPolicy\nrules:\n")
+	text.WriteString("apiVersion: pullpass.dev/v1beta1\nkind: AccessPolicy\nrules:\n")
 	for i := range n {
 		fmt.Fprintf(&text, "- {name: r%d, subjects: [{namespaces: ['team-*']}], annotation: pullpass.dev/repositories, allow: [{repositories: ['**/x%d', 'team-a/x%d/**'], actions: [push]}]}\n", i, i, i)
 	}

@@ -23,7 +23,7 @@ func BenchmarkGrowth(b *testing.B) {
 		for _, n := range []int{10, 1_000, 10_000} {
 			b.Run(fmt.Sprintf("of=%s/n=%d", of, n), func(b *testing.B) {
 				var text strings.Builder
-				text.WriteString("apiVersion: pullpass.dev/v1alpha1\nkind: AccessPolicy\nrules:\n")
+				text.WriteString("apiVersion: pullpass.dev/v1beta1\nkind: AccessPolicy\nrules:\n")
 				for i := range n - 1 {
 					fmt.Fprintf(&text, rule, i)
 				}

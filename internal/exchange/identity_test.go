@@ -13,7 +13,7 @@ import (
 const (
 	jobIssuer = "https://token.actions.githubusercontent.com"
 	jobPolicy = `
-apiVersion: pullpass.dev/v1alpha1
+apiVersion: pullpass.dev/v1beta1
 kind: AccessPolicy
 rules:
 - name: build

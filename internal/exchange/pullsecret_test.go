@@ -113,7 +113,7 @@ func TestTokenOfAPullSecretOnlyPulls(t *testing.T) {
 	r := newRig(t, func(c *rigConfig) {
 		c.objects = &reviewing{facts: exchange.Facts{Confirmed: true}}
 		c.policy = `
-apiVersion: pullpass.dev/v1alpha1
+apiVersion: pullpass.dev/v1beta1
 kind: AccessPolicy
 rules:
 - name: everything

@@ -45,7 +45,7 @@ const (
 
 // testPolicy lets team-a pull its own repositories, and more by annotation.
 const testPolicy = `
-apiVersion: pullpass.dev/v1alpha1
+apiVersion: pullpass.dev/v1beta1
 kind: AccessPolicy
 rules:
 - name: own-namespace

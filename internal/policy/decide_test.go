@@ -40,7 +40,7 @@ func TestZeroDecisionGrantsNothing(t *testing.T) {
 func TestOtherTypesOfScopesAreNotGranted(t *testing.T) {
 	t.Parallel()
 	policy := parseText(t, `
-apiVersion: pullpass.dev/v1alpha1
+apiVersion: pullpass.dev/v1beta1
 kind: AccessPolicy
 rules:
 - {name: all, subjects: [{namespaces: ["*"]}], allow: [{repositories: ["**"], actions: ["*"]}, {registry: [catalog], actions: ["*"]}]}
@@ -56,7 +56,7 @@ rules:
 func TestPullSecretsOnlyPull(t *testing.T) {
 	t.Parallel()
 	policy := parseText(t, `
-apiVersion: pullpass.dev/v1alpha1
+apiVersion: pullpass.dev/v1beta1
 kind: AccessPolicy
 rules:
 - {name: all, subjects: [{namespaces: ["*"]}], allow: [{repositories: ["a"], actions: ["*"]}, {registry: [catalog], actions: ["*"]}]}
@@ -154,7 +154,7 @@ func TestRequestIsNotChanged(t *testing.T) {
 func TestDecisionsDoNotShareRules(t *testing.T) {
 	t.Parallel()
 	policy := parseText(t, `
-apiVersion: pullpass.dev/v1alpha1
+apiVersion: pullpass.dev/v1beta1
 kind: AccessPolicy
 rules:
 - {name: a, anonymous: true, allow: [{repositories: ["**"], actions: [pull]}]}
@@ -206,7 +206,7 @@ func TestMalformedNamesAreNotGranted(t *testing.T) {
 func TestReasonsAreBoundedAndPlain(t *testing.T) {
 	t.Parallel()
 	var text strings.Builder
-	text.WriteString("apiVersion: pullpass.dev/v1alpha1\nkind: AccessPolicy\nrules:\n")
+	text.WriteString("apiVersion: pullpass.dev/v1beta1\nkind: AccessPolicy\nrules:\n")
 	for i := range 50 {
 		fmt.Fprintf(&text, "- name: r%d\n  subjects: [{namespaces: ['*']}]\n  annotation: a\n  allow:\n", i)
 		for range 10 {
@@ -242,7 +242,7 @@ func TestReasonsAreBoundedAndPlain(t *testing.T) {
 func TestReasonTellsHowManyMore(t *testing.T) {
 	t.Parallel()
 	var text strings.Builder
-	text.WriteString("apiVersion: pullpass.dev/v1alpha1\nkind: AccessPolicy\nrules:\n")
+	text.WriteString("apiVersion: pullpass.dev/v1beta1\nkind: AccessPolicy\nrules:\n")
 	for i := range 5 {
 		fmt.Fprintf(&text, "- {name: r%d, anonymous: true, allow: [{repositories: [a%d, b, c, d, e], actions: [pull]}]}\n", i, i)
 	}
@@ -268,7 +268,7 @@ func TestReasonTellsHowManyMore(t *testing.T) {
 func TestTrace(t *testing.T) {
 	t.Parallel()
 	policy := parseText(t, `
-apiVersion: pullpass.dev/v1alpha1
+apiVersion: pullpass.dev/v1beta1
 kind: AccessPolicy
 rules:
 - name: own
@@ -407,7 +407,7 @@ func (w world) request() []registryauth.Scope {
 
 func policyOf(t *testing.T, rules []string, deny string) *Policy {
 	t.Helper()
-	return parseText(t, "apiVersion: pullpass.dev/v1alpha1\nkind: AccessPolicy\nrules:\n"+strings.Join(rules, "")+deny)
+	return parseText(t, "apiVersion: pullpass.dev/v1beta1\nkind: AccessPolicy\nrules:\n"+strings.Join(rules, "")+deny)
 }
 
 // includes reports whether one set of actions has all of the other; * has all.
@@ -502,10 +502,10 @@ func FuzzPolicy(f *testing.F) {
 	testkit.Must(f, err)
 	f.Add(everyField, "team-a", "repository:team-a/x:pull registry:catalog:*", "a/{claims.b}:pull")
 	f.Add([]byte(minimalPolicy), "a", "repository:a:pull", "a:push")
-	f.Add([]byte("apiVersion: pullpass.dev/v1alpha1\nkind: AccessPolicy\nrules:\n- name: r\n  subjects: [{namespaces: ['a*']}]\n  services: [s]\n"+
+	f.Add([]byte("apiVersion: pullpass.dev/v1beta1\nkind: AccessPolicy\nrules:\n- name: r\n  subjects: [{namespaces: ['a*']}]\n  services: [s]\n"+
 		"  annotation: k\n  allow: [{repositories: ['{namespace}/**', 'x-{cluster}/*'], actions: ['*']}]\n- {name: c, subjects: [{clusters: [c]}], allow: [{registry: [catalog], actions: ['*']}]}\n"+
 		"deny: [{name: d, subjects: [{tokenIDs: [t], nodes: ['n*']}]}]\n"), "ab", "repository:ab/x:*,pull registry:catalog:*", "**:*")
-	f.Add([]byte("apiVersion: pullpass.dev/v1alpha1\nkind: AccessPolicy\nrules:\n- name: r\n  subjects: [{namespaceSelector: 'team==ab,env in (a, b),!x.y/z,w!=1'}]\n  allow: [{repositories: ['**'], actions: [pull]}]\n"+
+	f.Add([]byte("apiVersion: pullpass.dev/v1beta1\nkind: AccessPolicy\nrules:\n- name: r\n  subjects: [{namespaceSelector: 'team==ab,env in (a, b),!x.y/z,w!=1'}]\n  allow: [{repositories: ['**'], actions: [pull]}]\n"+
 		"deny: [{name: d, subjects: [{namespaceSelector: {matchLabels: {x.y/z: ''}, matchExpressions: [{key: a, operator: NotIn, values: [b]}, {key: c, operator: DoesNotExist}]}}]}]\n"), "ab", "repository:ab/x:pull", "")
 	f.Fuzz(func(t *testing.T, data []byte, namespace, asked, annotation string) {
 		policy, err := Parse(File{Name: "p", Data: data})

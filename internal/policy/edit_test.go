@@ -17,7 +17,7 @@ import (
 func TestEdit(t *testing.T) {
 	t.Parallel()
 	const text = `
-apiVersion: pullpass.dev/v1alpha1
+apiVersion: pullpass.dev/v1beta1
 kind: AccessPolicy
 rules:
 - name: allow-team-a-web-v1
@@ -118,7 +118,7 @@ func TestNoEdit(t *testing.T) {
 func TestServiceOfSeveralWords(t *testing.T) {
 	t.Parallel()
 	_, trace := (&Policy{}).Explain(Subject{Identity: account(t, "prod/team-a/web")}, "Docker registry", scopesOf(t, "repository:a:pull"))
-	policy := parseText(t, "apiVersion: pullpass.dev/v1alpha1\nkind: AccessPolicy\nrules:\n"+trace.Edit.Rule)
+	policy := parseText(t, "apiVersion: pullpass.dev/v1beta1\nkind: AccessPolicy\nrules:\n"+trace.Edit.Rule)
 	for service, want := range map[string]int{"Docker registry": 1, "Docker": 0} {
 		if d := policy.Decide(Subject{Identity: account(t, "prod/team-a/web")}, service, scopesOf(t, "repository:a:pull")); len(d.Granted()) != want {
 			t.Errorf("%s: %+v", service, d)

@@ -38,7 +38,7 @@ func lookalikes(name string) map[string]string {
 func lookalikePolicy(t *testing.T) *Policy {
 	t.Helper()
 	return parseText(t, `
-apiVersion: pullpass.dev/v1alpha1
+apiVersion: pullpass.dev/v1beta1
 kind: AccessPolicy
 rules:
 - name: exact

@@ -48,7 +48,7 @@ func sortedKeys(m map[string]string) []string {
 }
 
 const fileWithCeiling = `
-apiVersion: pullpass.dev/v1alpha1
+apiVersion: pullpass.dev/v1beta1
 kind: AccessPolicy
 rules:
 - {name: own, subjects: [{namespaces: [team-a]}], allow: [{repositories: ['{namespace}/own'], actions: [pull]}]}
@@ -308,7 +308,7 @@ func TestObjectsMaySayNo(t *testing.T) {
 		t.Error(o.Err())
 	}
 	for _, whom := range []string{"anonymous: true", "subjects: [{namespaces: [a]}], annotation: k"} {
-		parseText(t, "apiVersion: pullpass.dev/v1alpha1\nkind: AccessPolicy\nrules: [{name: r, "+whom+", requests: false, allow: [{repositories: [a], actions: [pull]}]}]")
+		parseText(t, "apiVersion: pullpass.dev/v1beta1\nkind: AccessPolicy\nrules: [{name: r, "+whom+", requests: false, allow: [{repositories: [a], actions: [pull]}]}]")
 	}
 }
 

@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	APIVersion = "pullpass.dev/v1alpha1"
+	APIVersion = string(strictyaml.CurrentVersion)
 	Kind       = "AccessPolicy"
 	// KindRequest is the kind that asks for repositories. It exists only as an object of a cluster.
 	KindRequest = "RepositoryAccess"
@@ -49,7 +49,7 @@ func (p *policyParser) parse(file File) {
 	if fields == nil {
 		return
 	}
-	document.Require(fields, "apiVersion", APIVersion)
+	document.RequireVersion(fields)
 	document.Require(fields, "kind", Kind)
 	rules, hasRules := fields["rules"]
 	deny, hasDeny := fields["deny"]

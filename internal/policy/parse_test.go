@@ -14,7 +14,7 @@ import (
 
 // minimalPolicy is the smallest valid policy.
 const minimalPolicy = `
-apiVersion: pullpass.dev/v1alpha1
+apiVersion: pullpass.dev/v1beta1
 kind: AccessPolicy
 rules:
 - {name: a, anonymous: true, allow: [{repositories: [a], actions: [pull]}]}
@@ -110,7 +110,7 @@ func TestPolicySize(t *testing.T) {
 func TestRuleCount(t *testing.T) {
 	t.Parallel()
 	var text strings.Builder
-	text.WriteString("apiVersion: pullpass.dev/v1alpha1\nkind: AccessPolicy\nrules:\n")
+	text.WriteString("apiVersion: pullpass.dev/v1beta1\nkind: AccessPolicy\nrules:\n")
 	for i := range maxRules {
 		fmt.Fprintf(&text, "- {name: r%d, anonymous: true, allow: [{repositories: [a], actions: [pull]}]}\n", i)
 	}
@@ -118,7 +118,7 @@ func TestRuleCount(t *testing.T) {
 	if policy := mustParse(t, full); policy.Rules() != maxRules {
 		t.Errorf("%d rules", policy.Rules())
 	}
-	_, err := Parse(full, File{Name: "one", Data: []byte("apiVersion: pullpass.dev/v1alpha1\nkind: AccessPolicy\ndeny: [{name: d, subjects: [{nodes: [a]}]}]")})
+	_, err := Parse(full, File{Name: "one", Data: []byte("apiVersion: pullpass.dev/v1beta1\nkind: AccessPolicy\ndeny: [{name: d, subjects: [{nodes: [a]}]}]")})
 	if err == nil || err.Error() != "one: deny[0]: there are more than 10000 rules: write rules for groups, with * and placeholders" {
 		t.Errorf("error %v", err)
 	}
@@ -127,7 +127,7 @@ func TestRuleCount(t *testing.T) {
 // A message for each of very many faults would itself be too long.
 func TestFaultCount(t *testing.T) {
 	t.Parallel()
-	text := "apiVersion: pullpass.dev/v1alpha1\nkind: AccessPolicy\nrules:\n" + strings.Repeat("- 1\n", 1000)
+	text := "apiVersion: pullpass.dev/v1beta1\nkind: AccessPolicy\nrules:\n" + strings.Repeat("- 1\n", 1000)
 	_, err := Parse(File{Name: "p", Data: []byte(text)})
 	if err == nil {
 		t.Fatal("parsed")
@@ -154,7 +154,7 @@ func TestAliasBomb(t *testing.T) {
 func TestPolicyAccessors(t *testing.T) {
 	t.Parallel()
 	const text = `
-apiVersion: pullpass.dev/v1alpha1
+apiVersion: pullpass.dev/v1beta1
 kind: AccessPolicy
 rules:
 - {name: c, subjects: [{namespaces: [a]}], annotation: repositories, allow: [{repositories: [a], actions: [pull]}]}

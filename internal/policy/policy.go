@@ -21,6 +21,7 @@ type Policy struct {
 	ruleSet
 	annotationKeys []string
 	revision       string
+	deprecated     []string
 }
 
 // rule grants the actions of allow to its subjects.
@@ -103,6 +104,7 @@ func ParseFor(identities map[string]identity.Profile, files ...File) (*Policy, e
 		ruleSet:        newRuleSet(parser.rules, parser.deny),
 		annotationKeys: sorted,
 		revision:       hex.EncodeToString(hash.Sum(nil)),
+		deprecated:     parser.faults.Deprecated,
 	}, nil
 }
 
@@ -113,6 +115,9 @@ func (p *Policy) AnnotationKeys() []string { return p.annotationKeys }
 // Revision is a SHA-256 over the files of the policy, in hexadecimal. Two replicas with the same
 // revision make the same decisions.
 func (p *Policy) Revision() string { return p.revision }
+
+// Deprecated returns warnings about files that a later release will not read. It must not be changed.
+func (p *Policy) Deprecated() []string { return p.deprecated }
 
 // Rules returns the number of rules, denials not counted.
 func (p *Policy) Rules() int { return len(p.rules) }

@@ -199,7 +199,7 @@ func scopesOf(t testing.TB, text string) []registryauth.Scope {
 func TestEmptyDeny(t *testing.T) {
 	t.Parallel()
 	const rules = `
-apiVersion: pullpass.dev/v1alpha1
+apiVersion: pullpass.dev/v1beta1
 kind: AccessPolicy
 rules: [{name: all, subjects: [{namespaces: ["*"]}], allow: [{repositories: ["**"], actions: [pull]}]}]
 deny: []

@@ -45,7 +45,7 @@ func run(t *testing.T, command string) []string {
 }
 
 const askPolicy = `
-apiVersion: pullpass.dev/v1alpha1
+apiVersion: pullpass.dev/v1beta1
 kind: AccessPolicy
 rules:
 - name: asked

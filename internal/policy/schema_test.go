@@ -14,7 +14,7 @@ import (
 
 // everyField has each field of a policy, with a value that has an effect.
 const everyField = `
-apiVersion: pullpass.dev/v1alpha1
+apiVersion: pullpass.dev/v1beta1
 kind: AccessPolicy
 rules:
 - name: first
@@ -102,7 +102,7 @@ func TestSchema(t *testing.T) {
 	schematest.AcceptFile(t, schema, "../../examples/policy.yaml")
 
 	for old, changed := range map[string]string{
-		"v1alpha1":               "v1",
+		"v1beta1":                "v1",
 		"kind: AccessPolicy":     "",
 		"name: first":            "name: First",
 		"- name: second\n ":      "-",

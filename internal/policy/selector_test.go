@@ -24,7 +24,7 @@ func labelsOf(text string) map[string]string {
 func TestSelectorTrace(t *testing.T) {
 	t.Parallel()
 	policy := parseText(t, `
-apiVersion: pullpass.dev/v1alpha1
+apiVersion: pullpass.dev/v1beta1
 kind: AccessPolicy
 rules:
 - name: r

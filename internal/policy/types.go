@@ -1,14 +1,17 @@
 package policy
 
-import "github.com/pullpass/pullpass/internal/policy/subjects"
+import (
+	"github.com/pullpass/pullpass/internal/base/strictyaml"
+	"github.com/pullpass/pullpass/internal/policy/subjects"
+)
 
 // Document is a policy file as it is written. The parser takes the names of the
 // fields from these types, and the JSON Schema for editors is made of them.
 type Document struct {
-	APIVersion string   `json:"apiVersion" schema:"required const=pullpass.dev/v1alpha1"` // the version of the format
-	Kind       string   `json:"kind" schema:"required const=AccessPolicy"`                // what the file is
-	Rules      []Rule   `json:"rules" schema:"nonempty"`                                  // who may have what; nothing is allowed until a rule allows it
-	Deny       []Denial `json:"deny"`                                                     // who gets no token, whatever the rules say
+	APIVersion strictyaml.Version `json:"apiVersion" schema:"required"`              // the version of the format
+	Kind       string             `json:"kind" schema:"required const=AccessPolicy"` // what the file is
+	Rules      []Rule             `json:"rules" schema:"nonempty"`                   // who may have what; nothing is allowed until a rule allows it
+	Deny       []Denial           `json:"deny"`                                      // who gets no token, whatever the rules say
 }
 
 // Rule allows actions to callers.

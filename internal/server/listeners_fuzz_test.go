@@ -96,7 +96,7 @@ func newListeners(f *testing.F) *listeners {
 		"policy.yaml":          proxytest.PolicyFor("{namespace}/**") + "- name: gateway\n  subjects: [{clusters: [prod]}]\n  services: [gateway.example.com]\n  allow: [{repositories: [ghcr.io/acme/**], actions: [pull, push, delete]}]\n",
 		"serviceaccounts.yaml": "apiVersion: v1\nkind: ServiceAccount\nmetadata: {name: web, namespace: team-a, uid: uid-1}\n",
 		"pullpass.yaml": fmt.Sprintf(`
-apiVersion: pullpass.dev/v1alpha1
+apiVersion: pullpass.dev/v1beta1
 kind: ProxyConfiguration
 server: {address: "127.0.0.1:1"}
 admin: {address: "127.0.0.1:2", console: true}

@@ -36,7 +36,7 @@ func TestPage(t *testing.T) {
 		t.Error(text)
 	}
 	// It is another policy that serves now.
-	p.Put(t, "policy.yaml", "apiVersion: pullpass.dev/v1alpha1\nkind: AccessPolicy\nrules:\n- {name: none, subjects: [{namespaces: [other]}], allow: [{repositories: [x], actions: [pull]}]}\n"+
+	p.Put(t, "policy.yaml", "apiVersion: pullpass.dev/v1beta1\nkind: AccessPolicy\nrules:\n- {name: none, subjects: [{namespaces: [other]}], allow: [{repositories: [x], actions: [pull]}]}\n"+
 		"deny:\n- {name: bad, subjects: [{namespaces: [team-a]}]}\n")
 	testkit.Eventually(t, "the page knows the new policy", func() bool {
 		_, text := p.Fetch(t, page+"line?id="+id)

@@ -13,7 +13,7 @@ import (
 )
 
 const asksForTeamA = `
-apiVersion: pullpass.dev/v1alpha1
+apiVersion: pullpass.dev/v1beta1
 kind: AccessPolicy
 rules:
 - {name: CEILING, subjects: [{namespaces: [team-a]}], requests: true, allow: [{repositories: ["{namespace}/**"], actions: [pull]}]}

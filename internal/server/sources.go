@@ -12,7 +12,7 @@ import (
 func (s *Server) sources(g *generation) metrics.Sources {
 	from := metrics.Sources{
 		Load: g.handler.Load, Connections: s.connectionCounts, Issuers: g.verifier.Status, PodEvents: g.objects.PodEvents, Audit: s.audit.Status, Telemetry: s.telemetry.Failures(),
-		Policy:     g.exchanger.Policy,
+		Policy: g.exchanger.Policy, Deprecated: len(g.cfg.Deprecated),
 		Kubernetes: map[string]func() kube.ClusterStatus{}, ObjectStatus: map[string]func() objectstatus.Status{}, Upstreams: map[string]func() upstream.Status{}, SigningKeys: map[string]signing.Keys{},
 	}
 	for i := range g.cfg.Clusters {

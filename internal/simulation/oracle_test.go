@@ -97,7 +97,7 @@ func (p policy) body(indent string) string {
 }
 
 func (p policy) file() string {
-	return "apiVersion: pullpass.dev/v1alpha1\nkind: AccessPolicy\n" + p.body("")
+	return "apiVersion: pullpass.dev/v1beta1\nkind: AccessPolicy\n" + p.body("")
 }
 
 // spec is the policy as the spec of an object.

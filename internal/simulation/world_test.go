@@ -548,7 +548,7 @@ func (w *world) configure(r *replica, longest time.Duration) {
 	}
 	r.longest.set(longest)
 	w.replace(r, "pullpass.yaml", fmt.Sprintf(`
-apiVersion: pullpass.dev/v1alpha1
+apiVersion: pullpass.dev/v1beta1
 kind: ProxyConfiguration
 server: {address: "127.0.0.1:80"}
 admin: {address: "127.0.0.1:81"}

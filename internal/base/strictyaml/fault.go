@@ -29,6 +29,8 @@ func (f *Fault) Unwrap() error { return f.Err }
 type Faults struct {
 	List []*Fault // at most maxFaults
 	More int      // number of faults that are not kept
+
+	Deprecated []string // warnings: parts that a later release will not read
 }
 
 func (f *Faults) add(file, path, format string, args ...any) {

@@ -127,6 +127,15 @@ func (n Node) Require(fields map[string]Node, name, want string) {
 	}
 }
 
+// RequireVersion reports an apiVersion that is not read.
+func (n Node) RequireVersion(fields map[string]Node) {
+	if field, ok := fields["apiVersion"]; !ok {
+		n.FaultAt("apiVersion", "is missing: write %s", CurrentVersion)
+	} else if !n.faults.AcceptVersion(n.file, field.Value) {
+		field.Fault("is not a version that is read here: write %s", CurrentVersion)
+	}
+}
+
 // List returns the elements. An empty list is a fault, because it could silently disable a check or
 // grant nothing.
 func (n Node) List() []Node {

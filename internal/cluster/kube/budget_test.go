@@ -203,7 +203,7 @@ func TestTooManyLabels(t *testing.T) {
 		if err != nil || facts.NamespaceLabels != nil {
 			t.Errorf("%d labels, %v", len(facts.NamespaceLabels), err)
 		}
-		const text = `{apiVersion: pullpass.dev/v1alpha1, kind: AccessPolicy, rules: [{name: r, anonymous: true, allow: [{repositories: [a], actions: [pull]}]}], deny: [{name: d, subjects: [{namespaceSelector: {matchLabels: {quarantine: "yes"}}}]}]}`
+		const text = `{apiVersion: pullpass.dev/v1beta1, kind: AccessPolicy, rules: [{name: r, anonymous: true, allow: [{repositories: [a], actions: [pull]}]}], deny: [{name: d, subjects: [{namespaceSelector: {matchLabels: {quarantine: "yes"}}}]}]}`
 		p, err := policy.Parse(policy.File{Name: "p", Data: []byte(text)})
 		testkit.Must(t, err)
 		id := identity("one", "bare", "web", "uid-bare")

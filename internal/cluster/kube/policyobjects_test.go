@@ -17,7 +17,7 @@ import (
 )
 
 const filePolicy = `
-apiVersion: pullpass.dev/v1alpha1
+apiVersion: pullpass.dev/v1beta1
 kind: AccessPolicy
 rules:
 - {name: file, subjects: [{namespaces: ["*"]}], allow: [{repositories: ["public/**"], actions: [pull]}]}

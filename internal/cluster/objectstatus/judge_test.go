@@ -20,7 +20,7 @@ import (
 )
 
 const filePolicy = `
-apiVersion: pullpass.dev/v1alpha1
+apiVersion: pullpass.dev/v1beta1
 kind: AccessPolicy
 rules:
 - {name: ceiling, subjects: [{namespaces: [team-a]}], requests: true, allow: [{repositories: ["{namespace}/**", "shared/*", "*/tools", "tree/**/leaf", "flat/*"], actions: [pull]}]}
@@ -139,7 +139,7 @@ func TestExtents(t *testing.T) {
 func TestGapBetweenRules(t *testing.T) {
 	t.Parallel()
 	const gap = `
-apiVersion: pullpass.dev/v1alpha1
+apiVersion: pullpass.dev/v1beta1
 kind: AccessPolicy
 rules:
 - {name: flat, subjects: [{namespaces: [team-a]}], requests: true, allow: [{repositories: ["*", "*/*"], actions: [pull]}]}
@@ -191,7 +191,7 @@ func TestWherePatternsMeet(t *testing.T) {
 		{"**", "b" + strings.Repeat("/a", 17) + "/**", policyobjects.Unknown},
 		{"**", "c" + strings.Repeat("/a", 17) + "/**", policyobjects.None},
 	} {
-		text := "apiVersion: pullpass.dev/v1alpha1\nkind: AccessPolicy\nrules:\n" +
+		text := "apiVersion: pullpass.dev/v1beta1\nkind: AccessPolicy\nrules:\n" +
 			"- {name: r, subjects: [{namespaces: [team-a]}], requests: true, allow: [{repositories: [\"" + test.allowed + "\"], actions: [pull]}]}"
 		o := request("r", []string{"web"}, []string{"b/**"}, []string{"pull"})
 		s := testkit.Value(newTestJudge(t, text, []string{test.within}, []string{"x"}, o.Request).status(t.Context(), o))(t)
@@ -262,7 +262,7 @@ func TestStatusAgreesWithDecisions(t *testing.T) {
 			rules = append(rules, fmt.Sprintf("- {name: r%d, subjects: [{namespaces: [team-a]}], requests: %t, allow: [{repositories: [%s], actions: [%s]}]}",
 				i, random.IntN(3) > 0, strings.Join(patterns, ", "), strings.ReplaceAll(strings.Join(actions[random.IntN(len(actions))], ", "), "*", `"*"`)))
 		}
-		text := "apiVersion: pullpass.dev/v1alpha1\nkind: AccessPolicy\nrules:\n" + strings.Join(rules, "\n")
+		text := "apiVersion: pullpass.dev/v1beta1\nkind: AccessPolicy\nrules:\n" + strings.Join(rules, "\n")
 		within := []string{path(components, 2)}
 		if random.IntN(2) == 0 {
 			within = append(within, "**")

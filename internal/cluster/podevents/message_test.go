@@ -14,7 +14,7 @@ import (
 )
 
 const messagePolicy = `
-apiVersion: pullpass.dev/v1alpha1
+apiVersion: pullpass.dev/v1beta1
 kind: AccessPolicy
 rules:
 - name: own-namespace

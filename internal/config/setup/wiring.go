@@ -94,6 +94,7 @@ func PolicyWarnings(cfg *config.Config, policy *policy.Policy) []string {
 		services = append(services, cfg.Registries[i].Service)
 	}
 	warnings := slices.Concat(
+		policy.Deprecated(),
 		warning.Unused(policy, clusters, identities, services), warning.WithoutLabels(policy, unconnected), warning.WithoutAnnotations(policy, unknown),
 		warning.WithoutRequests(policy, unasked, len(unasked) == len(clusters)), warning.Collisions(policy, clusters), warning.Cautions(policy, known),
 	)

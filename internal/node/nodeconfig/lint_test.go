@@ -19,7 +19,7 @@ var updateKubelet = flag.Bool("update-kubelet", false, "write what kubelet-confi
 
 // testConfig has the proof by certificate, and two audiences.
 const testConfig = `
-apiVersion: pullpass.dev/v1alpha1
+apiVersion: pullpass.dev/v1beta1
 kind: ProxyConfiguration
 server: {tls: {clientCAFile: node-ca.crt}}
 clusters:

@@ -30,7 +30,7 @@ func printed(t *testing.T, target Target, part string) []byte {
 func TestKubeletConfigIsItsOwnBestExample(t *testing.T) {
 	t.Parallel()
 	const plain = `
-apiVersion: pullpass.dev/v1alpha1
+apiVersion: pullpass.dev/v1beta1
 kind: ProxyConfiguration
 clusters: [{name: prod-eu, issuer: "https://oidc.prod-eu.example.com", audiences: ['https://"odd"\audience']}]
 registries: [{service: registry.example.com, issuer: pullpass.example.com}]

@@ -3,6 +3,7 @@ package policyobjects
 import (
 	"bytes"
 	"flag"
+	"fmt"
 	"maps"
 	"os"
 	"slices"
@@ -11,6 +12,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
+	"github.com/pullpass/pullpass/internal/base/strictyaml"
 	"github.com/pullpass/pullpass/internal/policy"
 	"github.com/pullpass/pullpass/internal/test/schematest"
 	"github.com/pullpass/pullpass/internal/test/testkit"
@@ -73,9 +75,28 @@ func wide(column object) object {
 
 func define(t *testing.T, kind, plural, short, scope string, spec, status any, columns ...any) object {
 	t.Helper()
-	group, version, _ := strings.Cut(policy.APIVersion, "/")
+	group, current, _ := strings.Cut(policy.APIVersion, "/")
 	specSchema := structural(t, kind+".spec", schematest.Describe(t, spec))
 	statusSchema := structural(t, kind+".status", schematest.Describe(t, status))
+	var versions []object
+	for _, v := range strictyaml.CurrentVersion.Values() {
+		_, name, _ := strings.Cut(string(v), "/")
+		version := object{
+			"name": name, "served": true, "storage": name == current, "additionalPrinterColumns": columns,
+			"schema": object{"openAPIV3Schema": object{
+				"type": "object", "required": []string{"spec"}, "properties": object{
+					"apiVersion": object{"type": "string"}, "kind": object{"type": "string"}, "metadata": object{"type": "object"},
+					"spec": specSchema, "status": statusSchema,
+				},
+			}},
+			// A user who may edit an object must not be able to write its status.
+			"subresources": object{"status": object{}},
+		}
+		if v == strictyaml.DeprecatedVersion {
+			version["deprecated"], version["deprecationWarning"] = true, fmt.Sprintf("%s %s is deprecated; use %s", v, kind, policy.APIVersion)
+		}
+		versions = append(versions, version)
+	}
 	return object{
 		"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
 		// Objects of a cluster's teams must not be deleted with the release.
@@ -83,17 +104,8 @@ func define(t *testing.T, kind, plural, short, scope string, spec, status any, c
 		"spec": object{
 			"group": group, "scope": scope,
 			"names": object{"kind": kind, "listKind": kind + "List", "plural": plural, "singular": strings.ToLower(kind), "shortNames": []string{short}, "categories": []string{"pullpass"}},
-			"versions": []object{{
-				"name": version, "served": true, "storage": true, "additionalPrinterColumns": columns,
-				"schema": object{"openAPIV3Schema": object{
-					"type": "object", "required": []string{"spec"}, "properties": object{
-						"apiVersion": object{"type": "string"}, "kind": object{"type": "string"}, "metadata": object{"type": "object"},
-						"spec": specSchema, "status": statusSchema,
-					},
-				}},
-				// A user who may edit an object must not be able to write its status.
-				"subresources": object{"status": object{}},
-			}},
+			// The versions differ in nothing but their names.
+			"conversion": object{"strategy": "None"}, "versions": versions,
 		},
 	}
 }

@@ -28,7 +28,7 @@ func ToObject(name string, file policy.File) ([]byte, error) {
 	}
 	// The file may have denials alone, although no proxy accepts it as its only file.
 	fields, _ := document.Value.(map[string]any)
-	if fields["apiVersion"] != policy.APIVersion || fields["kind"] != policy.Kind || fields["spec"] != nil {
+	if !faults.AcceptVersion(file.Name, fields["apiVersion"]) || fields["kind"] != policy.Kind || fields["spec"] != nil {
 		return nil, fmt.Errorf("%s: is not a policy file: a policy file begins with apiVersion %s and kind %s, and has rules or deny", file.Name, policy.APIVersion, policy.Kind)
 	}
 	value := map[string]any{}

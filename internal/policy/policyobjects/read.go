@@ -25,6 +25,7 @@ type Set struct {
 	requests map[string][]*policy.Request // by namespace
 	seen     map[string]string            // the position of an object, by kind and name
 	rules    []written
+	versions strictyaml.Faults
 }
 
 // written is an AccessPolicy as its file has it.
@@ -68,7 +69,7 @@ func (s *Set) add(file string, root *yaml.Node) error {
 	namespace, _ := metadata["namespace"].(string)
 	where := fmt.Sprintf("%s: line %d", file, root.Line)
 	switch {
-	case fields["apiVersion"] != policy.APIVersion || kind != policy.Kind && kind != policy.KindRequest:
+	case !s.versions.AcceptVersion(file, fields["apiVersion"]) || kind != policy.Kind && kind != policy.KindRequest:
 		return fmt.Errorf("%s: is not an object of Pullpass: write apiVersion %s and kind %s or %s", where, policy.APIVersion, policy.Kind, policy.KindRequest)
 	case !names.IsSubdomain(name):
 		return fmt.Errorf("%s: metadata.name: %s is not a name: write lower-case letters, digits, '-' and '.'", where, term.QuoteName(name))
@@ -102,6 +103,9 @@ func in(file string, err error) error {
 	}
 	return errors.Join(faults...)
 }
+
+// Deprecated returns warnings about files that a later release will not read.
+func (s *Set) Deprecated() []string { return s.versions.Deprecated }
 
 // Counts says which objects of the set count in a cluster, and how far objects may go.
 type Counts struct {

@@ -11,7 +11,7 @@ import (
 	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
-const head = "apiVersion: pullpass.dev/v1alpha1\nkind: "
+const head = "apiVersion: pullpass.dev/v1beta1\nkind: "
 
 const objects = head + `AccessPolicy
 metadata: {name: team-b}
@@ -81,7 +81,7 @@ func TestSetFaults(t *testing.T) {
 		head + "AccessPolicy\nrules: []\n": "metadata.name",
 		head + "Secret\n":                  "f.yaml: line 1: is not an object of Pullpass",
 		head + "AccessPolicy\nkind: Pod\n": "f.yaml: is not valid YAML",
-		strings.Replace(request, "pullpass.dev/v1alpha1", "v1", 1):       "f.yaml: line 1: is not an object of Pullpass",
+		strings.Replace(request, "pullpass.dev/v1beta1", "v1", 1):        "f.yaml: line 1: is not an object of Pullpass",
 		head + "AccessPolicy\nmetadata: {name: a}\nrules: []\n":          "spec: is missing",
 		head + "RepositoryAccess\nmetadata: {name: a}\nspec: {}\n":       "metadata.namespace: is missing",
 		objects + "---\n" + objects:                                      `AccessPolicy "team-b" is in f.yaml: line 1, too`,
@@ -140,7 +140,7 @@ func TestExportFaults(t *testing.T) {
 		strings.Replace(file, "[pull]", "[pul]", 1):                                  "is not an action",
 		head + "AccessPolicy\nmetadata: {name: a}\nspec: {rules: []}\n":              "is not a policy file",
 		head + "AccessPolicyTests\ntests: []\n":                                      "is not a policy file",
-		strings.Replace(file, "pullpass.dev/v1alpha1", "v1", 1):                      "is not a policy file",
+		strings.Replace(file, "pullpass.dev/v1beta1", "v1", 1):                       "is not a policy file",
 		"{": "p.yaml: is not valid YAML",
 	} {
 		if _, err := ToObject("x", policy.File{Name: "p.yaml", Data: []byte(text)}); (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {

@@ -15,7 +15,8 @@ import (
 	"github.com/pullpass/pullpass/internal/registryauth"
 )
 
-const casesKind = "AccessPolicyTests"
+// Kind is the kind of a file of tests.
+const Kind = "AccessPolicyTests"
 
 // maxCaseName keeps a test's name on a line, in bytes.
 const maxCaseName = 200
@@ -28,6 +29,12 @@ type Case struct {
 	Service   string // empty: not given
 	Requested []registryauth.Scope
 	Expected  Expected
+}
+
+// Suite is the tests of several files.
+type Suite struct {
+	Cases      []Case
+	Deprecated []string // warnings about files that a later release will not read
 }
 
 // Expected is the decision that a policy must make.
@@ -49,7 +56,7 @@ type caseParser struct {
 // faults, each as FILE: PATH: what is wrong: remedy. A file without a test is a fault, because it
 // would pass. issuers are those of identities[], by their names: they check the claims of callers
 // that are not pods.
-func Parse(issuers map[string]*oidc.Issuer, files ...policy.File) ([]Case, error) {
+func Parse(issuers map[string]*oidc.Issuer, files ...policy.File) (*Suite, error) {
 	if len(files) == 0 {
 		return nil, errors.New("no file with tests is given: name one")
 	}
@@ -61,7 +68,7 @@ func Parse(issuers map[string]*oidc.Issuer, files ...policy.File) ([]Case, error
 	if err := p.faults.Err(); err != nil {
 		return nil, err
 	}
-	return cases, nil
+	return &Suite{cases, p.faults.Deprecated}, nil
 }
 
 func (p *caseParser) parse(file policy.File) []Case {
@@ -70,16 +77,16 @@ func (p *caseParser) parse(file policy.File) []Case {
 		return nil
 	}
 	object, _ := document.Value.(map[string]any)
-	if kind, ok := object["kind"].(string); ok && kind != casesKind {
-		document.At("kind", kind).Fault("%s is not a file of tests: write %s", term.QuoteName(kind), casesKind)
+	if kind, ok := object["kind"].(string); ok && kind != Kind {
+		document.At("kind", kind).Fault("%s is not a file of tests: write %s", term.QuoteName(kind), Kind)
 		return nil
 	}
 	fields := document.Fields(strictyaml.FieldNames[Document]()...)
 	if fields == nil {
 		return nil
 	}
-	document.Require(fields, "apiVersion", policy.APIVersion)
-	document.Require(fields, "kind", casesKind)
+	document.RequireVersion(fields)
+	document.Require(fields, "kind", Kind)
 	tests, ok := fields["tests"]
 	if !ok {
 		document.FaultAt("tests", "is missing: write tests")

@@ -44,7 +44,7 @@ func TestCaseFaults(t *testing.T) {
 }
 
 const minimalCases = `
-apiVersion: pullpass.dev/v1alpha1
+apiVersion: pullpass.dev/v1beta1
 kind: AccessPolicyTests
 tests: [{name: a, anonymous: true, expect: {granted: []}}]
 `
@@ -73,7 +73,7 @@ func TestCaseFiles(t *testing.T) {
 // A value that cannot be read is one fault. Its consequences are not reported.
 func TestCaseFaultsHaveNoConsequences(t *testing.T) {
 	t.Parallel()
-	const head = "apiVersion: pullpass.dev/v1alpha1\nkind: AccessPolicyTests\ntests:\n"
+	const head = "apiVersion: pullpass.dev/v1beta1\nkind: AccessPolicyTests\ntests:\n"
 	var many []string
 	for i := range registryauth.MaxScopes + 1 {
 		many = append(many, fmt.Sprintf("'repository:a%d:pull'", i))
@@ -106,7 +106,7 @@ func TestCaseWithALongName(t *testing.T) {
 func TestCaseSubject(t *testing.T) {
 	t.Parallel()
 	cases := testkit.Value(Parse(issuers, policy.File{Name: "p", Data: []byte(`
-apiVersion: pullpass.dev/v1alpha1
+apiVersion: pullpass.dev/v1beta1
 kind: AccessPolicyTests
 tests:
 - name: all
@@ -135,8 +135,8 @@ tests:
 		},
 		{Name: "least", Origin: "p: tests[1]", Subject: policy.Subject{Identity: least, Annotations: map[string]string{}, NamespaceLabels: map[string]string{}}, Expected: Expected{Denied: "d"}},
 	}
-	if !reflect.DeepEqual(cases, want) {
-		t.Errorf("got  %+v\nwant %+v", cases, want)
+	if !reflect.DeepEqual(cases.Cases, want) {
+		t.Errorf("got  %+v\nwant %+v", cases.Cases, want)
 	}
 }
 
@@ -144,7 +144,7 @@ tests:
 func TestCheckCases(t *testing.T) {
 	t.Parallel()
 	p := parsePolicy(t, `
-apiVersion: pullpass.dev/v1alpha1
+apiVersion: pullpass.dev/v1beta1
 kind: AccessPolicy
 rules:
 - {name: own, subjects: [{namespaces: ["team-*"]}], allow: [{repositories: ["{namespace}/**"], actions: [pull]}]}
@@ -193,16 +193,16 @@ deny:
 		asker := strings.NewReplacer("{ID", "{cluster: c, namespace: team-a, serviceAccount: s",
 			"{JOB", `{provider: github, claims: {repository_id: "42", repository_owner_id: "7"`,
 			"{CIRCLE", `{provider: circle, claims: {oidc.circleci.com/project-id: p-1, oidc.circleci.com/org-id: o-1`).Replace(test.asker)
-		cases, err := Parse(issuers, policy.File{Name: "p", Data: fmt.Appendf(nil, "apiVersion: pullpass.dev/v1alpha1\nkind: AccessPolicyTests\ntests: [{name: a, %s, expect: {%s}}]\n", asker, test.expect)})
+		cases, err := Parse(issuers, policy.File{Name: "p", Data: fmt.Appendf(nil, "apiVersion: pullpass.dev/v1beta1\nkind: AccessPolicyTests\ntests: [{name: a, %s, expect: {%s}}]\n", asker, test.expect)})
 		if err != nil {
 			t.Errorf("%s: %v", test.asker, err)
 			continue
 		}
-		differences, decision, trace := Run(p, cases[0])
+		differences, decision, trace := Run(p, cases.Cases[0])
 		if got := strings.Join(differences, "\n"); got != test.want {
 			t.Errorf("%s, %s: got\n%s\nwant\n%s", test.asker, test.expect, got, test.want)
 		}
-		want, wantTrace := p.Explain(cases[0].Subject, cases[0].Service, cases[0].Requested)
+		want, wantTrace := p.Explain(cases.Cases[0].Subject, cases.Cases[0].Service, cases.Cases[0].Requested)
 		if !reflect.DeepEqual(decision, want) || !reflect.DeepEqual(trace, wantTrace) {
 			t.Errorf("%s: Check decides otherwise than Explain", test.asker)
 		}
@@ -256,21 +256,21 @@ func casesText(t *testing.T, cases []Case) []byte {
 		}
 		tests = append(tests, test)
 	}
-	text := testkit.Value(yaml.Marshal(map[string]any{"apiVersion": policy.APIVersion, "kind": casesKind, "tests": tests}))(t)
+	text := testkit.Value(yaml.Marshal(map[string]any{"apiVersion": policy.APIVersion, "kind": Kind, "tests": tests}))(t)
 	return text
 }
 
 // Parsed cases can be written, and have the same meaning when parsed again.
 func FuzzCases(f *testing.F) {
 	f.Add([]byte(minimalCases))
-	f.Add([]byte(`{"apiVersion":"pullpass.dev/v1alpha1","kind":"AccessPolicyTests","tests":[
+	f.Add([]byte(`{"apiVersion":"pullpass.dev/v1beta1","kind":"AccessPolicyTests","tests":[
 {"name":"a","identity":{"cluster":"c","namespace":"ns","serviceAccount":"s.t","node":"m","tokenID":"t","annotations":{"a.b/c":"x\n"},"namespaceLabels":{"d":""}},"service":"r",
  "scopes":["repository:h:1/a:pull,push","registry:catalog:*"],"expect":{"granted":["repository:h:1/a:push"],"rules":["r"],"reason":"\u00a0"}},
 {"name":"b","identity":{"cluster":"c","namespace":"ns","serviceAccount":"s","annotations":{},"namespaceLabels":{}},"expect":{"denied":"d"}}]}`))
-	f.Add([]byte(`{"apiVersion":"pullpass.dev/v1alpha1","kind":"AccessPolicyTests","tests":[{"name":"a",
+	f.Add([]byte(`{"apiVersion":"pullpass.dev/v1beta1","kind":"AccessPolicyTests","tests":[{"name":"a",
 "identity":{"provider":"github","claims":{"repository_id":"42","repository_owner_id":"7","n":1.5,"more":{"a":[1,true,["b"]]},"list":["a","b"]}},"expect":{"granted":[]}}]}`))
 	p := parsePolicy(f, `
-apiVersion: pullpass.dev/v1alpha1
+apiVersion: pullpass.dev/v1beta1
 kind: AccessPolicy
 rules:
 - {name: r, subjects: [{namespaces: ["*"]}], annotation: k, allow: [{repositories: ["**"], actions: ["*"]}]}
@@ -286,14 +286,14 @@ rules:
 			}
 			return
 		}
-		if len(cases) == 0 {
+		if len(cases.Cases) == 0 {
 			t.Error("no tests and no error")
 		}
-		again, err := Parse(issuers, policy.File{Name: "p", Data: casesText(t, cases)})
-		if err != nil || !reflect.DeepEqual(again, cases) {
+		again, err := Parse(issuers, policy.File{Name: "p", Data: casesText(t, cases.Cases)})
+		if err != nil || !reflect.DeepEqual(again.Cases, cases.Cases) {
 			t.Errorf("%v\ngot  %+v\nwant %+v", err, again, cases)
 		}
-		for _, c := range cases {
+		for _, c := range cases.Cases {
 			differences, _, _ := Run(p, c)
 			for _, d := range differences {
 				if strings.ContainsFunc(d, func(r rune) bool { return r < ' ' || '~' < r }) {
@@ -321,7 +321,7 @@ func TestAliasesAreNotWrittenOut(t *testing.T) {
 
 func TestPullSecretNamesNoNode(t *testing.T) {
 	t.Parallel()
-	const test = "apiVersion: pullpass.dev/v1alpha1\nkind: AccessPolicyTests\ntests:\n- name: a\n  identity: {cluster: c, namespace: ns, serviceAccount: s, node: n, pullSecret: p}\n  expect: {granted: []}\n"
+	const test = "apiVersion: pullpass.dev/v1beta1\nkind: AccessPolicyTests\ntests:\n- name: a\n  identity: {cluster: c, namespace: ns, serviceAccount: s, node: n, pullSecret: p}\n  expect: {granted: []}\n"
 	_, err := Parse(issuers, policy.File{Name: "p", Data: []byte(test)})
 	if err == nil || !strings.Contains(err.Error(), "tests[0].identity.pullSecret: the token of a pull secret names no node: remove one of them") {
 		t.Errorf("error %v", err)

@@ -11,7 +11,7 @@ import (
 )
 
 const everyField = `
-apiVersion: pullpass.dev/v1alpha1
+apiVersion: pullpass.dev/v1beta1
 kind: AccessPolicyTests
 tests:
 - name: granted

@@ -1,11 +1,13 @@
 package policytest
 
+import "github.com/pullpass/pullpass/internal/base/strictyaml"
+
 // Document is a file of tests as it is written. The parser takes the names of
 // the fields from these types, and the JSON Schema for editors is made of them.
 type Document struct {
-	APIVersion string `json:"apiVersion" schema:"required const=pullpass.dev/v1alpha1"` // the version of the format
-	Kind       string `json:"kind" schema:"required const=AccessPolicyTests"`           // what the file is
-	Tests      []Test `json:"tests" schema:"required nonempty"`                         // each is a line of the output
+	APIVersion strictyaml.Version `json:"apiVersion" schema:"required"`                   // the version of the format
+	Kind       string             `json:"kind" schema:"required const=AccessPolicyTests"` // what the file is
+	Tests      []Test             `json:"tests" schema:"required nonempty"`               // each is a line of the output
 }
 
 // Test is a request and its expected result.

@@ -16,7 +16,7 @@ import (
 
 func policyOf(t *testing.T, rules string) *policy.Policy {
 	t.Helper()
-	p := testkit.Value(policy.Parse(policy.File{Name: "p", Data: []byte("apiVersion: pullpass.dev/v1alpha1\nkind: AccessPolicy\nrules: [" + rules + "]\n")}))(t)
+	p := testkit.Value(policy.Parse(policy.File{Name: "p", Data: []byte("apiVersion: pullpass.dev/v1beta1\nkind: AccessPolicy\nrules: [" + rules + "]\n")}))(t)
 	return p
 }
 

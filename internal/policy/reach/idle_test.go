@@ -53,7 +53,7 @@ func TestIdle(t *testing.T) {
 		"a ceiling for other actions":           {"prod", "**", strings.Replace(strings.Replace(rule("namespaces: [team-a]", "x"), "allow", "requests: true, allow", 1), "[pull]", "[push]", 1), "x", "cluster prod: RepositoryAccess team-a/q: asks for x" + inVain},
 		"a faulty object gets no such warning":  {"prod", "**", "rules: [{name: r}]", "{namespace}", ""},
 	} {
-		p := testkit.Value(policy.Parse(policy.File{Name: "p", Data: []byte("apiVersion: pullpass.dev/v1alpha1\nkind: AccessPolicy\n" + file)}))(t)
+		p := testkit.Value(policy.Parse(policy.File{Name: "p", Data: []byte("apiVersion: pullpass.dev/v1beta1\nkind: AccessPolicy\n" + file)}))(t)
 		var spec any
 		if err := yaml.Unmarshal([]byte(test.object), &spec); err != nil {
 			t.Fatalf("%s: %v", name, err)

@@ -17,7 +17,7 @@ func manyRules(t testing.TB, n int) *policy.Policy {
 			"allow": []any{map[string]any{"repositories": []string{fmt.Sprintf("{namespace}/**/x%d", i), "shared/**"}, "actions": []string{"pull"}}},
 		}
 	}
-	return parse(t, map[string]any{"apiVersion": "pullpass.dev/v1alpha1", "kind": "AccessPolicy", "rules": rules})
+	return parse(t, map[string]any{"apiVersion": "pullpass.dev/v1beta1", "kind": "AccessPolicy", "rules": rules})
 }
 
 // A user waits for the comparison of all rules with each other.

@@ -78,7 +78,7 @@ func TestRandomObjects(t *testing.T) {
 	for n := range *randomPolicies {
 		// The file.
 		var text strings.Builder
-		text.WriteString("apiVersion: pullpass.dev/v1alpha1\nkind: AccessPolicy\nrules:\n")
+		text.WriteString("apiVersion: pullpass.dev/v1beta1\nkind: AccessPolicy\nrules:\n")
 		var fileRules, objectRules, asked, denials []wanted
 		for i := range 1 + r.IntN(3) {
 			w := newWanted()

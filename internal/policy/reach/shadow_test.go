@@ -64,7 +64,7 @@ func TestShadowed(t *testing.T) {
 		"denied tokens are anybody's":          {`rules: [{name: one, anonymous: true, ` + pull + `}], deny: [{name: bad, subjects: [{tokenIDs: [x]}]}, {name: worse, subjects: [{namespaces: ["*"]}]}]`, ""},
 		"one that is shadowed shadows nothing": {`rules: [{name: one, subjects: [{namespaces: [a]}], ` + pull + `}, {name: two, subjects: [{namespaces: [a, b]}], ` + pull + `}, {name: three, subjects: [{namespaces: [a, b, c]}], ` + pull + `}]`, "rule one: by three; rule two: by three"},
 	} {
-		p, err := policy.Parse(policy.File{Name: "p", Data: []byte("apiVersion: pullpass.dev/v1alpha1\nkind: AccessPolicy\n" + strings.Replace(test.policy, "], deny: [", "]\ndeny: [", 1))})
+		p, err := policy.Parse(policy.File{Name: "p", Data: []byte("apiVersion: pullpass.dev/v1beta1\nkind: AccessPolicy\n" + strings.Replace(test.policy, "], deny: [", "]\ndeny: [", 1))})
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
@@ -136,7 +136,7 @@ func TestShadowedRulesGrantNothing(t *testing.T) {
 func TestRequestsShadowNoPlainRule(t *testing.T) {
 	t.Parallel()
 	const text = `
-apiVersion: pullpass.dev/v1alpha1
+apiVersion: pullpass.dev/v1beta1
 kind: AccessPolicy
 rules:
 - {name: ceiling, subjects: [{namespaces: ["*"]}], requests: true, allow: [{repositories: ["**"], actions: ["*"]}]}

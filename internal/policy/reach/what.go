@@ -3,6 +3,7 @@ package reach
 import (
 	"slices"
 
+	"github.com/pullpass/pullpass/internal/base/strictyaml"
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/policy"
 	"github.com/pullpass/pullpass/internal/policy/action"
@@ -48,7 +49,7 @@ type Reached struct {
 // FindWhat returns the repositories that an identity can reach. Everything that rules compare must
 // be known of it, except values that only a token has.
 func FindWhat(p *policy.Policy, name string, subject policy.Subject, services []string) *What {
-	what := &What{APIVersion: policy.APIVersion, Kind: "Reach", ServiceAccount: name, Annotations: subject.Annotations, Services: []Service{}}
+	what := &What{APIVersion: strictyaml.AnswerVersion, Kind: "Reach", ServiceAccount: name, Annotations: subject.Annotations, Services: []Service{}}
 	rules := p.WrittenRules()
 	if subject.Objects.Policies != nil {
 		rules = append(rules, subject.Objects.Policies.WrittenRules()...)

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/pullpass/pullpass/internal/base/names"
+	"github.com/pullpass/pullpass/internal/base/strictyaml"
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/policy"
 	"github.com/pullpass/pullpass/internal/policy/action"
@@ -117,7 +118,7 @@ var Actions = []string{"pull", "push", "delete"}
 // ctx's error.
 func FindWho(ctx context.Context, p *policy.Policy, service string, scope registryauth.Scope, clusters []Accounts) (*Who, error) {
 	who := &Who{
-		APIVersion: policy.APIVersion, Kind: "WhoCan", Service: service, Repository: scope.Name, Action: scope.Actions[0],
+		APIVersion: strictyaml.AnswerVersion, Kind: "WhoCan", Service: service, Repository: scope.Name, Action: scope.Actions[0],
 		Rules: []Grant{}, Deny: denialsOf("", p.WrittenDenials()), Clusters: []Cluster{},
 	}
 	places := make([]place, len(clusters))

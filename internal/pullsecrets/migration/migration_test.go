@@ -21,7 +21,7 @@ import (
 )
 
 const pullSecretsPolicy = `
-apiVersion: pullpass.dev/v1alpha1
+apiVersion: pullpass.dev/v1beta1
 kind: AccessPolicy
 rules:
 - name: own-namespace
@@ -48,7 +48,7 @@ func pullSecretsSite(t *testing.T, l *kubetest.ListServer, kubernetes string) pu
 	testkit.Write(t, dir, "admin.conf", l.Kubeconfig())
 	testkit.Write(t, dir, "policy.yaml", pullSecretsPolicy)
 	testkit.Write(t, dir, "pullpass.yaml", `
-apiVersion: pullpass.dev/v1alpha1
+apiVersion: pullpass.dev/v1beta1
 kind: ProxyConfiguration
 clusters:
 - name: prod

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"text/tabwriter"
 
+	"github.com/pullpass/pullpass/internal/base/strictyaml"
 	"github.com/pullpass/pullpass/internal/base/term"
-	"github.com/pullpass/pullpass/internal/config"
 	"github.com/pullpass/pullpass/internal/pullsecrets"
 )
 
@@ -84,7 +84,7 @@ func WriteJSON(w io.Writer, m *Plan) error {
 		Unread     []pullsecrets.Unread `json:"unread,omitempty"`
 		Migrated   int                  `json:"workloadsWithoutPullSecrets"`
 		StaticPods int                  `json:"staticPods"`
-	}{config.APIVersion, "PullSecretReport", m.Cluster, m.Namespace, m.Registries, rows, m.Unread, m.Migrated, m.StaticPods})
+	}{strictyaml.AnswerVersion, "PullSecretReport", m.Cluster, m.Namespace, m.Registries, rows, m.Unread, m.Migrated, m.StaticPods})
 }
 
 func kindAndName(kind, name string) string { return term.Plain(kind) + " " + term.Plain(name) }

@@ -28,7 +28,7 @@ func newPage(t *testing.T, hosts ...string) (*Handler, func(...*exchange.Event))
 	t.Helper()
 	dir := t.TempDir()
 	testkit.Write(t, dir, "policy.yaml", `
-apiVersion: pullpass.dev/v1alpha1
+apiVersion: pullpass.dev/v1beta1
 kind: AccessPolicy
 rules:
 - {name: own, subjects: [{namespaces: ["team-*"]}], allow: [{repositories: ["{namespace}/**"], actions: [pull]}]}
@@ -42,7 +42,7 @@ items:
 - {apiVersion: v1, kind: ServiceAccount, metadata: {name: web, namespace: team-a, uid: u1}}
 `)
 	cfg := testkit.Value(config.Parse([]byte(`
-apiVersion: pullpass.dev/v1alpha1
+apiVersion: pullpass.dev/v1beta1
 kind: ProxyConfiguration
 clusters:
 - {name: prod-eu, issuer: "https://oidc.example.com", audiences: [registry.example.com], kubernetes: {manifestFiles: [accounts.yaml]}}

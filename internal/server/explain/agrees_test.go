@@ -30,7 +30,7 @@ func TestExplainAgreesWithServe(t *testing.T) {
 	api.Set("nodes", "node1", "status", kubetest.Object{"addresses": []kubetest.Object{{"type": "InternalIP", "address": "192.0.2.1"}}})
 	api.Set("pods", "web-0", "spec", kubetest.Object{"nodeName": "node1"})
 	const policy = `
-apiVersion: pullpass.dev/v1alpha1
+apiVersion: pullpass.dev/v1beta1
 kind: AccessPolicy
 rules:
 - {name: labelled, subjects: [{namespaceSelector: team=a}], allow: [{repositories: ["labelled/**"], actions: [pull]}]}

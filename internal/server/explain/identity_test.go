@@ -24,7 +24,7 @@ func jobFiles(t *testing.T, more string) string {
   subjects: [{identities: [github], claims: {repository_id: ["42"], ref: [refs/heads/main]}, condition: claims.event_name == "push"}]
   allow: [{repositories: ["team-a/web"], actions: [pull, push]}]
 `+more)
-	testkit.Write(t, dir, "pullpass.yaml", "apiVersion: pullpass.dev/v1alpha1\nkind: ProxyConfiguration"+proxytest.Identities+
+	testkit.Write(t, dir, "pullpass.yaml", "apiVersion: pullpass.dev/v1beta1\nkind: ProxyConfiguration"+proxytest.Identities+
 		"registries: [{service: registry.example.com, issuer: pullpass.example.com}]\npolicyFiles: [policy.yaml]\n")
 	return dir
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pullpass/pullpass/internal/base/strictyaml"
 	"github.com/pullpass/pullpass/internal/base/term"
 	"github.com/pullpass/pullpass/internal/config"
 	"github.com/pullpass/pullpass/internal/config/setup"
@@ -20,7 +21,7 @@ import (
 // is not an error.
 func (e *explainer) explain(ctx context.Context) (*Explanation, error) {
 	answer := &Explanation{
-		APIVersion: config.APIVersion, Kind: kind,
+		APIVersion: strictyaml.AnswerVersion, Kind: kind,
 		Service: e.service, Caller: e.caller.String(),
 		Then: json.RawMessage(e.line), then: e.then,
 	}

@@ -130,7 +130,12 @@ var (
 	}
 	reloadLabel = label{name: "name", from: fromFiles, other: otherValue,
 		means: "`config`, `policy`, `manifests`, `tls`, `kubeconfig/` with the cluster, and `signing-keys/` with the service"}
-	fileMetrics = []*metric{policyInfo, reloads, lastReload}
+	deprecatedFiles = &metric{
+		name: "pullpass_deprecated_files", kind: gauge, read: true,
+		help: "Configuration and policy files in use that a later release will not read.",
+		act:  "The log names each and the remedy: [promises.md](promises.md).",
+	}
+	fileMetrics = []*metric{policyInfo, reloads, lastReload, deprecatedFiles}
 )
 
 var (

@@ -40,6 +40,7 @@ type Sources struct {
 	Assertions   signing.Keys            // nil: there are none
 	TLS          *TLSEnds                // nil: plain HTTP
 	Policy       func() *policy.Policy
+	Deprecated   int // number of configuration files that a later release will not read
 	Redis        func() state.RedisStatus
 	Revocations  func() state.RevocationsStatus
 	Audit        func() audit.Status
@@ -124,7 +125,9 @@ func (m *Metrics) Collect(out chan<- prometheus.Metric) {
 		r.tls(*s.TLS)
 	}
 	if s.Policy != nil {
-		r.show(policyInfo, 1, s.Policy().Revision()[:revisionLength])
+		policy := s.Policy()
+		r.show(policyInfo, 1, policy.Revision()[:revisionLength])
+		r.show(deprecatedFiles, float64(s.Deprecated+len(policy.Deprecated())))
 	}
 	if s.Redis != nil {
 		r.redis(s.Redis())

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/pullpass/pullpass/internal/base/names"
+	"github.com/pullpass/pullpass/internal/base/strictyaml"
 	"github.com/pullpass/pullpass/internal/base/term"
 	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/policy"
@@ -110,7 +111,7 @@ type written struct {
 func Find(ctx context.Context, r Request, stdin io.Reader, stderr io.Writer) (*Report, error) {
 	f := finder{keys: map[ruleName]string{}, used: map[ruleName]time.Time{}, items: map[names.Object][]*item{}, asked: map[string][]*item{}}
 	f.report = &Report{
-		APIVersion: policy.APIVersion, Kind: "PolicyUnused", Since: r.Since.UTC(), Rules: []Rule{}, Deny: []Rule{}, Annotations: []Annotation{}, Requests: []Asked{},
+		APIVersion: strictyaml.AnswerVersion, Kind: "PolicyUnused", Since: r.Since.UTC(), Rules: []Rule{}, Deny: []Rule{}, Annotations: []Annotation{}, Requests: []Asked{},
 	}
 	all := []written{{"", r.Policy.WrittenRules(), r.Policy.WrittenDenials()}}
 	for _, known := range r.Accounts {

@@ -16,7 +16,7 @@ import (
 func TestWhatIsUsed(t *testing.T) {
 	t.Parallel()
 	p := testkit.Value(policy.Parse(policy.File{Name: "p", Data: []byte(`
-apiVersion: pullpass.dev/v1alpha1
+apiVersion: pullpass.dev/v1beta1
 kind: AccessPolicy
 rules:
 - {name: asks, annotation: a/b, subjects: [{namespaces: ["*"]}], allow: [{repositories: ["**"], actions: [pull, push]}]}
@@ -48,7 +48,7 @@ rules:
 func TestWhatOfObjectsIsUsed(t *testing.T) {
 	t.Parallel()
 	p := testkit.Value(policy.Parse(policy.File{Name: "p", Data: []byte(`
-apiVersion: pullpass.dev/v1alpha1
+apiVersion: pullpass.dev/v1beta1
 kind: AccessPolicy
 rules:
 - {name: asked-for, requests: true, subjects: [{namespaces: ["*"]}], allow: [{repositories: ["**"], actions: [pull]}]}

@@ -445,7 +445,7 @@ func encode(o Object, resource string, r *http.Request) Object {
 	case "leases":
 		whole["apiVersion"] = "coordination.k8s.io/v1"
 	case "accesspolicies", "repositoryaccesses":
-		whole["apiVersion"] = "pullpass.dev/v1alpha1"
+		whole["apiVersion"] = "pullpass.dev/v1beta1"
 	}
 	return whole
 }

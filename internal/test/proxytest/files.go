@@ -11,7 +11,7 @@ import (
 )
 
 func PolicyFor(repositories string) string {
-	return `apiVersion: pullpass.dev/v1alpha1
+	return `apiVersion: pullpass.dev/v1beta1
 kind: AccessPolicy
 rules:
 - name: own-namespace
@@ -49,7 +49,7 @@ func Connected(t *testing.T, api interface{ Kubeconfig() string }, cluster strin
 	testkit.Write(t, dir, "policy.yaml", PolicyFor("elsewhere/**")+AnnotationRule)
 	testkit.Write(t, dir, "issuer.json", kubetest.IssuerJWKS(t))
 	testkit.Write(t, dir, "pullpass.yaml", `
-apiVersion: pullpass.dev/v1alpha1
+apiVersion: pullpass.dev/v1beta1
 kind: ProxyConfiguration
 server: {trustedProxies: [10.0.0.0/8]}
 clusters:

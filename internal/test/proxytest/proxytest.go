@@ -51,7 +51,7 @@ func New(t *testing.T, cluster string, files map[string]string) *Proxy {
 		testkit.Write(t, dir, name, content)
 	}
 	testkit.Write(t, dir, "pullpass.yaml", fmt.Sprintf(`
-apiVersion: pullpass.dev/v1alpha1
+apiVersion: pullpass.dev/v1beta1
 kind: ProxyConfiguration
 server: {address: %q, tls: {certFile: tls.crt, keyFile: tls.key}}
 admin: {address: %q}

@@ -303,7 +303,7 @@ true
 {{- define "pullpass.config" -}}
 {{- include "pullpass.check" . -}}
 {{- $config := deepCopy .Values.config -}}
-{{- $_ := set $config "apiVersion" "pullpass.dev/v1alpha1" -}}
+{{- $_ := set $config "apiVersion" "pullpass.dev/v1beta1" -}}
 {{- $_ := set $config "kind" "ProxyConfiguration" -}}
 {{- $_ := set $config "server" (mergeOverwrite ($config.server | default dict) (dict
       "address" (printf ":%d" (int .Values.ports.public))
@@ -341,7 +341,7 @@ true
 pullpass.yaml: |
   {{- include "pullpass.config" . | nindent 2 }}
 policy.yaml: |
-  {{- toYaml (mergeOverwrite (deepCopy .Values.policy) (dict "apiVersion" "pullpass.dev/v1alpha1" "kind" "AccessPolicy")) | nindent 2 }}
+  {{- toYaml (mergeOverwrite (deepCopy .Values.policy) (dict "apiVersion" "pullpass.dev/v1beta1" "kind" "AccessPolicy")) | nindent 2 }}
 {{- end }}
 
 {{- /* The pod fields that the program and the check before an upgrade share. */}}
