@@ -115,9 +115,6 @@ func (d managedDir) parseCA(name string) (managedCA, crypto.Signer, error) {
 	if err := d.readJSON(name, &file); err != nil {
 		return managedCA{}, nil, err
 	}
-	if file.Version != fileVersion {
-		return managedCA{}, nil, unknownVersion(file.Version)
-	}
 	certs, err := parseCertificates([]byte(file.Certificate))
 	if err != nil {
 		return managedCA{}, nil, err

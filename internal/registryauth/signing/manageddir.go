@@ -153,9 +153,6 @@ func (d managedDir) parseKey(name string, trust Trust, cas []managedCA) (managed
 	if err := d.readJSON(name, &file); err != nil {
 		return managedKey{}, err
 	}
-	if file.Version != fileVersion {
-		return managedKey{}, unknownVersion(file.Version)
-	}
 	if file.Trust != trust {
 		return managedKey{}, fmt.Errorf("%w: trust %q, and %q is configured; use a directory of its own for each", errOtherTrust, string(file.Trust), trust)
 	}
@@ -209,16 +206,19 @@ func (d managedDir) readJSON(name string, into any) error {
 	if err != nil {
 		return err
 	}
+	// A newer version may have other fields, and its file must not be called damaged.
+	var versioned struct {
+		Version int `json:"version"`
+	}
+	if err := json.Unmarshal(data, &versioned); err == nil && versioned.Version != fileVersion {
+		return fmt.Errorf("version %d is not known: it was made by another version of this program", versioned.Version)
+	}
 	decoder := json.NewDecoder(bytes.NewReader(data))
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(into); err != nil {
 		return errors.New("the file is damaged: restore it or remove it") // the decoder's error could quote the key
 	}
 	return nil
-}
-
-func unknownVersion(version int) error {
-	return fmt.Errorf("version %d is not known: it was made by another version of this program", version)
 }
 
 func renamed(id string) error {

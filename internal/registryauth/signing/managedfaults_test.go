@@ -104,6 +104,7 @@ func TestManagedKeysSkipBrokenFiles(t *testing.T) {
 		"is damaged":              content[:len(content)/2],
 		"is damaged: restore":     changed(func(f map[string]any) { f["extra"] = 1 }),
 		"version 2":               changed(func(f map[string]any) { f["version"] = 2 }),
+		"version 3":               changed(func(f map[string]any) { f["version"], f["extra"] = 3, 1 }),
 		"no private key":          changed(func(f map[string]any) { f["privateKey"] = "" }),
 		"no certificate":          changed(func(f map[string]any) { f["certificate"] = "" }),
 		"not for this private":    changed(func(f map[string]any) { f["certificate"] = goodFields["certificate"] }),
