@@ -162,6 +162,10 @@ func newSigningKey(algorithm Algorithm, signer crypto.Signer, chain, path []*x50
 	if key.signature, err = signatureFunc(signer); err != nil {
 		return nil, err
 	}
+	// GODEBUG=fips140=only allows fewer keys than checkKey: RSA has even sizes, exponents above 2¹⁶, and two primes of one size.
+	if _, err := key.signature(nil); err != nil {
+		return nil, fmt.Errorf("the key cannot sign: %w", err)
+	}
 	if key.derived, err = derivedFunc(signer); err != nil {
 		return nil, err
 	}

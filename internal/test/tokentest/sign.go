@@ -5,6 +5,7 @@ import (
 	"crypto/ecdsa"
 	"crypto/ed25519"
 	"crypto/elliptic"
+	"crypto/fips140"
 	"crypto/hmac"
 	"crypto/rand"
 	"crypto/rsa"
@@ -45,9 +46,13 @@ func Sign(algorithm string, private crypto.Signer, secret []byte, signed string)
 		hash = crypto.SHA512
 	}
 	if strings.HasPrefix(algorithm, "HS") {
-		mac := hmac.New(hash.New, secret)
-		mac.Write([]byte(signed))
-		return mac.Sum(nil)
+		var sum []byte
+		fips140.WithoutEnforcement(func() { // attackers are not bound to it
+			mac := hmac.New(hash.New, secret)
+			mac.Write([]byte(signed))
+			sum = mac.Sum(nil)
+		})
+		return sum
 	}
 	h := hash.New()
 	h.Write([]byte(signed))
