@@ -47,7 +47,7 @@ func build(ctx context.Context, dir string) (pullpass, plugin string, err error)
 // section that pullpass registry-config printed.
 func startRegistry(ctx context.Context, servers *pki, listener net.Listener, authConfig []byte) error {
 	yaml := "version: 0.1\nlog: {level: error, accesslog: {disabled: true}}\nstorage: {inmemory: {}, delete: {enabled: true}}\n" +
-		"http: {secret: of-the-demo}\n" + string(authConfig)
+		"http: {secret: secret-of-the-demo}\n" + string(authConfig)
 	config, err := configuration.Parse(strings.NewReader(yaml))
 	if err != nil {
 		return fmt.Errorf("the registry does not take what registry-config printed: %w", err)

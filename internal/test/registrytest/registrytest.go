@@ -119,7 +119,7 @@ func NewRegistry(t testing.TB, auth string) *Server {
 		testkit.Must(t, os.WriteFile(filepath.Join(dir, "htpasswd"), htpasswd(t), 0o600))
 		auth = "auth: {htpasswd: {realm: upstream, path: " + filepath.Join(dir, "htpasswd") + "}}"
 	}
-	config, err := configuration.Parse(strings.NewReader("version: 0.1\nlog: {level: error, accesslog: {disabled: true}}\nstorage: {inmemory: {}, delete: {enabled: true}}\nhttp: {secret: of-the-test, relativeurls: false}\n" + auth + "\n"))
+	config, err := configuration.Parse(strings.NewReader("version: 0.1\nlog: {level: error, accesslog: {disabled: true}}\nstorage: {inmemory: {}, delete: {enabled: true}}\nhttp: {secret: secret-of-the-test, relativeurls: false}\n" + auth + "\n"))
 	testkit.Must(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(cancel)
