@@ -75,6 +75,14 @@
 //	TestPlatforms             "pullpass node-install" on machines with the file layout of each platform: from the bare node to the bare node, kubelets
 //	                          that do not come back, losses of power, and files that the platform writes anew
 //
+// Package troubletest has, too, and an engine of its own:
+//
+//	TestPage                  each symptom of docs/how-to/troubleshooting.md, and what clients print then
+//
+// Package airgaptest has, too:
+//
+//	TestNoCallsHome           Pullpass in a network without a route: a push and a pull, and each address that it tries to reach
+//
 // Package releasetest needs no namespaces:
 //
 //	TestRelease               "make release": the same bytes from two directories; pushed to a registry, and verified and installed from there as

@@ -129,8 +129,21 @@ func (i *Issuer) TryToken(audience, namespace, serviceAccount string) (string, e
 
 // TryTokenFor is TryToken with another lifetime.
 func (i *Issuer) TryTokenFor(lifetime time.Duration, audience, namespace, serviceAccount string) (string, error) {
+	return i.sign(nil, i.claims(lifetime, audience, namespace, serviceAccount))
+}
+
+// ChangedToken is Token with other claims.
+func (i *Issuer) ChangedToken(t testing.TB, audience, namespace, serviceAccount string, change func(claims map[string]any)) string {
+	t.Helper()
+	claims := i.claims(time.Hour, audience, namespace, serviceAccount)
+	change(claims)
+	token := testenv.Value(i.sign(nil, claims))(t)
+	return token
+}
+
+func (i *Issuer) claims(lifetime time.Duration, audience, namespace, serviceAccount string) map[string]any {
 	now := time.Now()
-	return i.sign(nil, map[string]any{
+	return map[string]any{
 		"iss": i.URL,
 		"sub": "system:serviceaccount:" + namespace + ":" + serviceAccount,
 		"aud": []string{audience},
@@ -142,7 +155,7 @@ func (i *Issuer) TryTokenFor(lifetime time.Duration, audience, namespace, servic
 			"pod":            object("app-1"),
 			"node":           object("node1"),
 		},
-	})
+	}
 }
 
 func object(name string) map[string]string {

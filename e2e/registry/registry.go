@@ -76,6 +76,9 @@ func (r *Registry) Digest(t testing.TB, repository, tag string) string {
 	return strings.TrimSpace(string(content))
 }
 
+// Log is what the registry wrote.
+func (r *Registry) Log() string { return r.process.Output() }
+
 // Address is where it listens, for something that passes connections on to it.
 func (r *Registry) Address() string { return "127.0.0.1" + r.Host[strings.LastIndex(r.Host, ":"):] }
 

@@ -1,0 +1,19 @@
+// Package troubletest makes each symptom of docs/how-to/troubleshooting.md with the real programs, and compares what they print with
+// what the page shows.
+package troubletest
+
+import (
+	"testing"
+
+	"github.com/pullpass/pullpass/e2e/isolate"
+	"github.com/pullpass/pullpass/e2e/programs"
+)
+
+func TestMain(m *testing.M) {
+	isolate.Main(m, func(t testing.TB) {
+		programs.Build(t,
+			programs.Distribution, programs.DockerRegistry, programs.Crane, programs.Skopeo, programs.Podman, programs.Dockerd, programs.Docker,
+			programs.Pullpass, programs.CredentialHelper,
+		)
+	})
+}
