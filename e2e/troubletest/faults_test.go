@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -46,9 +47,11 @@ func noNode(t *testing.T, s *site) {
 // notTheNode has a Pullpass answer to which nodes prove themselves by a certificate. The clients have none.
 func notTheNode(t *testing.T, s *site) {
 	config := s.config
-	config.Clusters = []pullpass.Cluster{config.Clusters[0]}
-	config.Clusters[0].Node.Proof = pullpass.Proof{Mode: "enforce", Methods: []string{"certificate"}, ClientCAFile: s.ca.File}
-	s.endpoint(t, pullpass.Start(t, s.ca, config).Address())
+	config.Clusters = slices.Clone(config.Clusters)
+	for i, file := range []string{s.ca.File, s.cluster.CA.File} {
+		config.Clusters[i].Node.Proof = pullpass.Proof{Mode: "enforce", Methods: []string{"certificate"}, ClientCAFile: file}
+	}
+	s.endpoint(t, pullpass.StartReady(t, s.ca, config).Address())
 }
 
 // noJobToken is a CI job without the permission to have a token.

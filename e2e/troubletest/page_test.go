@@ -16,6 +16,16 @@ type shown struct {
 	lines   []string
 }
 
+// missing is the first line that the output does not have; empty: it has all.
+func (s shown) missing(output string) string {
+	for _, line := range s.lines {
+		if !strings.Contains(plain(output), plain(line)) {
+			return line
+		}
+	}
+	return ""
+}
+
 // readPage returns what the page shows under each of its headings.
 func readPage(t *testing.T) map[string][]shown {
 	t.Helper()
@@ -49,6 +59,7 @@ var patterns = []struct {
 	{regexp.MustCompile(`\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:?\d\d| \+0000 UTC)?`), "TIME"},
 	{regexp.MustCompile(`\b(\d+h)?(\d+m)?\d+(\.\d+)?(s|ms|µs)\b`), "DURATION"},
 	{regexp.MustCompile(`\b\d+\.\d+\.\d+\.\d+:\d+`), "ADDRESS"},
+	{regexp.MustCompile(`\b(` + regexp.QuoteMeta(noProviderName) + `|` + regexp.QuoteMeta(otherAudienceName) + `)\b`), registryName},
 	{regexp.MustCompile(`\s+`), " "},
 }
 

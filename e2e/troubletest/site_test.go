@@ -18,7 +18,9 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 
 	"github.com/pullpass/pullpass/e2e/certs"
+	"github.com/pullpass/pullpass/e2e/cluster"
 	"github.com/pullpass/pullpass/e2e/issuer"
+	"github.com/pullpass/pullpass/e2e/node"
 	"github.com/pullpass/pullpass/e2e/programs"
 	"github.com/pullpass/pullpass/e2e/pullpass"
 	"github.com/pullpass/pullpass/e2e/registry"
@@ -32,6 +34,8 @@ const (
 	registryName, registryAddress = "registry.example.com", "10.99.1.1"
 	gatewayName, gatewayAddress   = "gateway.example.com", "10.99.1.2"
 	upstreamName                  = "ghcr.io"
+
+	otherAudience = "other.example.com"
 )
 
 const policy = `apiVersion: pullpass.dev/v1alpha1
@@ -59,6 +63,8 @@ rules:
 // site is a registry with Pullpass, a gateway, and a person with programs.
 type site struct {
 	ca       *certs.CA
+	cluster  *cluster.Cluster
+	node     *node.Node
 	issuer   *issuer.Issuer
 	config   pullpass.Config // of Pullpass before the registry
 	proxy    *pullpass.Proxy
@@ -70,9 +76,11 @@ type site struct {
 	registryRelay, tokenRelay, gatewayRelay *relay.Relay
 	upstreamRelay                           *relay.Relay // between the gateway and the registry behind it
 
-	dir      string   // where the person works
-	password string   // the login
-	job      []string // environment of a CI job: NAME=value
+	dir      string // where the person works
+	password string // the login
+	// kubeconfig is the administrator's.
+	kubeconfig string
+	job        []string // environment of a CI job: NAME=value
 }
 
 func startSite(t *testing.T) *site {
@@ -82,7 +90,7 @@ func startSite(t *testing.T) *site {
 			t.Fatalf("ip address add %s: %v: %s", address, err, output)
 		}
 	}
-	hosts := fmt.Sprintf("127.0.0.1 localhost\n%s %s\n%s %s\n", registryAddress, registryName, gatewayAddress, gatewayName)
+	hosts := fmt.Sprintf("127.0.0.1 localhost\n%s %s %s %s\n%s %s\n", registryAddress, registryName, noProviderName, otherAudienceName, gatewayAddress, gatewayName)
 	testenv.Must(t, os.WriteFile("/etc/hosts", []byte(hosts), 0o644))
 	testenv.Must(t, os.WriteFile("/etc/resolv.conf", []byte("nameserver 127.0.0.1\n"), 0o644))
 	knowNoNames(t)
@@ -92,16 +100,17 @@ func startSite(t *testing.T) *site {
 	s.config = pullpass.Config{
 		Clusters: []pullpass.Cluster{{
 			Name: "prod-eu", Issuer: s.issuer.URL, Audiences: []string{registryName, gatewayName}, Discovery: pullpass.Discovery{CAFile: s.ca.File},
-		}},
+		}, s.startCluster(t)},
 		Policy: policy, Service: registryName, Names: []string{registryName},
 	}
-	s.proxy = pullpass.Start(t, s.ca, s.config)
+	s.proxy = pullpass.StartReady(t, s.ca, s.config)
 	s.tokenRelay = relay.Start(t, registryAddress+":8443", s.proxy.Address())
 	s.registry = s.startRegistry(t, registry.Config{})
 	s.answering = s.registry
 	s.registryRelay = relay.Start(t, registryAddress+":443", s.registry.Address())
 	s.push(t, "team-a/web", "team-b/app", "shared/base")
 	s.startGateway(t)
+	s.startNode(t)
 	return s
 }
 
@@ -130,7 +139,8 @@ func knowNoNames(t *testing.T) {
 // startRegistry starts a registry that trusts Pullpass. Fields of config override that.
 func (s *site) startRegistry(t *testing.T, config registry.Config) *registry.Registry {
 	t.Helper()
-	config.Program, config.Names, config.Issuer = programs.Distribution(t), []string{registryName}, pullpass.Issuer
+	config.Program, config.Issuer = programs.Distribution(t), pullpass.Issuer
+	config.Names = []string{registryName, noProviderName, otherAudienceName}
 	config.Realm = cmp.Or(config.Realm, "https://"+registryName+":8443/token")
 	config.Service = cmp.Or(config.Service, registryName)
 	if config.RootCertBundle == nil {
@@ -191,12 +201,15 @@ func (s *site) run(t *testing.T, command string) string {
 	if command == "docker logs registry" { // it is a process here
 		return s.answering.Log()
 	}
+	if command == "journalctl --unit kubelet" { // likewise
+		return s.kubeletLog(t)
+	}
 	cmd := exec.CommandContext(t.Context(), "bash", "-c", command)
 	cmd.Dir = s.dir
 	config := filepath.Join(s.dir, ".docker", "config.json")
 	cmd.Env = append(os.Environ(),
 		"PATH="+filepath.Join(s.dir, "bin")+":"+os.Getenv("PATH"), "HOME="+s.dir, "SSL_CERT_FILE="+s.ca.File, "NO_COLOR=1",
-		"REGISTRY_AUTH_FILE="+config, "HELM_REGISTRY_CONFIG="+config, "DOCKER_BUILDKIT=1", "TOKEN="+s.password, "CONTAINERD_ADDRESS="+containerdSocket)
+		"REGISTRY_AUTH_FILE="+config, "HELM_REGISTRY_CONFIG="+config, "DOCKER_BUILDKIT=1", "TOKEN="+s.password, "CONTAINERD_ADDRESS="+containerdSocket, "KUBECONFIG="+s.kubeconfig)
 	cmd.Env = append(cmd.Env, s.job...)
 	cmd.WaitDelay = 10 * time.Second
 	output, _ := cmd.CombinedOutput() // the caller wants a failure

@@ -1,6 +1,7 @@
 package troubletest
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"os"
@@ -24,28 +25,30 @@ type symptom struct {
 
 func symptoms() []symptom {
 	four := []string{"docker", "crane", "skopeo", "ctr"}
+	five := []string{"docker", "crane", "skopeo", "ctr", "kubectl"}
 	none := func(*testing.T, *site) {}
 	return []symptom{
-		{"No credential", func(t *testing.T, s *site) { s.login(t, "") }, append(four, "podman")},
+		{"No credential", func(t *testing.T, s *site) { s.login(t, "") }, append(five, "podman")},
 		{"The credential helper has no token", noJobToken, []string{"docker", "crane", "skopeo"}},
-		{"The token is for another audience", func(t *testing.T, s *site) { s.login(t, s.token(t, "other.example.com", "team-a")) }, four},
-		{"No rule grants it", none, append(four, "podman")},
-		{"The image does not exist", none, four},
+		{"The token is for another audience", func(t *testing.T, s *site) { s.login(t, s.token(t, otherAudience, "team-a")) }, five},
+		{"No rule grants it", none, append(five, "podman")},
+		{"The image does not exist", none, five},
 		{"A push is refused", none, []string{"docker", "crane", "skopeo"}},
 		{"The token has expired", expired, four},
 		{"The token is not valid yet", notYetValid, []string{"docker", "crane"}},
 		{"The token is not bound to a pod", notBound, []string{"docker", "crane"}},
 		{"The token names no node", noNode, []string{"docker", "crane"}},
-		{"The caller is not the node", notTheNode, []string{"docker", "crane", "ctr"}},
+		{"The caller is not the node", notTheNode, []string{"docker", "crane", "ctr", "kubectl"}},
 		{"Too many requests", limited, four},
-		{"The registry does not trust the key", otherKey, four},
-		{"The service has another name", otherService, four},
-		{"The certificate of the token endpoint is not trusted", otherCA, four},
-		{"The token endpoint cannot be reached", noEndpoint, four},
-		{"The name of the token endpoint is unknown", noName, four},
+		{"The registry does not trust the key", otherKey, five},
+		{"The service has another name", otherService, five},
+		{"The certificate of the token endpoint is not trusted", otherCA, five},
+		{"The token endpoint cannot be reached", noEndpoint, five},
+		{"The name of the token endpoint is unknown", noName, five},
 		{"The keys of the issuer are missing", noIssuer, four},
 		{"The registry behind the gateway is down", noUpstream, four},
 		{"The gateway has no such upstream", none, four},
+		{"The kubelet's log", none, []string{"journalctl"}},
 	}
 }
 
@@ -65,15 +68,18 @@ func TestPage(t *testing.T) {
 			for _, shown := range page[symptom.heading] {
 				program, _, _ := strings.Cut(shown.command, " ")
 				seen = append(seen, program)
-				output := s.run(t, shown.command)
+				var output string
+				if strings.HasPrefix(shown.command, "kubectl describe pod ") {
+					output = s.describe(t, shown, cmp.Or(podImages()[symptom.heading], registryName+"/team-a/web:v1"))
+				} else {
+					output = s.run(t, shown.command)
+				}
 				t.Logf("$ %s\n%s", shown.command, output)
 				if len(shown.lines) == 0 {
 					t.Errorf("the page does not show what this prints: %s", shown.command)
 				}
-				for _, line := range shown.lines {
-					if !strings.Contains(plain(output), plain(line)) {
-						t.Errorf("%s does not print %q", shown.command, line)
-					}
+				if line := shown.missing(output); line != "" {
+					t.Errorf("%s does not print %q", shown.command, line)
 				}
 			}
 			for _, program := range symptom.programs {
@@ -98,11 +104,12 @@ func (s *site) startPrograms(t *testing.T) {
 	storage := fmt.Sprintf("[storage]\ndriver = \"vfs\"\ngraphroot = %q\nrunroot = %q\n", filepath.Join(s.dir, "images"), filepath.Join(s.dir, "run"))
 	testenv.Must(t, os.WriteFile("/etc/containers/storage.conf", []byte(storage), 0o644))
 	testenv.Must(t, os.WriteFile(filepath.Join(s.dir, "Dockerfile"), []byte("FROM "+registryName+"/team-a/web:v1\n"), 0o644))
-	for _, program := range []func(testing.TB) string{programs.Crane, programs.Skopeo, programs.Podman, programs.Docker, programs.CredentialHelper} {
+	for _, program := range []func(testing.TB) string{programs.Crane, programs.Skopeo, programs.Podman, programs.Docker, programs.CredentialHelper, programs.Kubectl} {
 		path := program(t)
 		testenv.Must(t, os.Symlink(path, filepath.Join(bin, filepath.Base(path))))
 	}
 	s.startEngine(t)
+	s.kubeconfig = s.cluster.AdminKubeconfig(t)
 	s.login(t, s.token(t, registryName, "team-a"))
 	s.run(t, "docker pull "+registryName+"/team-a/web:v1; crane pull "+registryName+"/team-a/web:v1 web.tar") // something to push
 }
