@@ -33,7 +33,7 @@ type keeper struct {
 	installed *nodeinstall.Desired // nil: nothing is restored
 	repairs   []time.Time          // within the last repairWindow
 	count     uint64
-	contested time.Time // when maxRepairs was last reached or exceeded
+	contested time.Time // when maxRepairs was last reached or exceeded; zero, which is long ago: never
 	reason    string
 }
 
@@ -66,7 +66,7 @@ func (k *keeper) repaired(changes []nodeinstall.Change, now time.Time) (wait tim
 func (k *keeper) fight(now time.Time) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.contested.IsZero() || now.Sub(k.contested) >= driftInterval {
+	if now.Sub(k.contested) >= driftInterval {
 		return nil
 	}
 	return errors.New(k.reason)

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/pullpass/pullpass/internal/test/testkit"
@@ -35,6 +36,9 @@ func TestRepairAtOnce(t *testing.T) {
 		if isBack, took := n.spoil(); !isBack || took > 0 {
 			t.Errorf("put back: %v, after %v", isBack, took)
 		}
+		if synctest.Wait(); strings.Contains(n.log.String(), "cannot be looked after") {
+			t.Errorf("one repair begins a pass: %s", n.log.String())
+		}
 		f.api.Refuse(false)
 		if status := n.agent.Status(); status.Repairs != 1 || status.Restarts != 1 {
 			t.Errorf("%+v", status)
@@ -61,6 +65,7 @@ func TestRepairsAreBounded(t *testing.T) {
 		f.start()
 		time.Sleep(10 * time.Minute)
 		start := time.Now()
+		f.api.Count("")
 		for range 3 * maxRepairs {
 			if isBack, took := n.spoil(); !isBack || took > repairInterval {
 				t.Fatalf("put back: %v; the next repair may follow after %v", isBack, took)
@@ -68,6 +73,9 @@ func TestRepairsAreBounded(t *testing.T) {
 		}
 		if took := time.Since(start); took < 2*repairWindow || took > 4*repairWindow {
 			t.Errorf("%d repairs took %v", 3*maxRepairs, took)
+		}
+		if passes := f.api.Count("get nodes"); passes > 5 {
+			t.Errorf("%d passes for one contest", passes)
 		}
 		time.Sleep(2 * time.Second)
 		if r := n.record(); r.State != Failed || !strings.HasPrefix(r.Reason, "another program changes "+pluginFile+" again and again") {
@@ -85,6 +93,23 @@ func TestRepairsAreBounded(t *testing.T) {
 		}
 		if told != 1 {
 			t.Errorf("%q", f.events())
+		}
+	})
+}
+
+// The turn of a node ends although other programs change its files at the same time.
+func TestATurnDuringAContest(t *testing.T) {
+	in(t, 1, func(t *testing.T, f *fleet) {
+		n := f.nodes["node-00"]
+		f.start()
+		time.Sleep(10 * time.Minute)
+		for range maxRepairs {
+			n.spoil()
+		}
+		f.provider.Store("other.example.com")
+		time.Sleep(4 * time.Minute)
+		if len(f.restarted()) != 2 || f.holder() != "" {
+			t.Errorf("restarts %q, the turn is that of %q", f.restarted(), f.holder())
 		}
 	})
 }

@@ -26,7 +26,7 @@ type cluster struct {
 	namespace string         // of the pods that try a pull
 }
 
-// get returns nil if the Node does not exist.
+// get returns nil if the Node does not exist, and with an error.
 func (c cluster) get(ctx context.Context, name string) (*corev1.Node, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()

@@ -76,8 +76,8 @@ func failRequest(t *testing.T, root string, number int, removes bool) (isDone bo
 	n.halt()
 	synctest.Wait()
 	if isDone = what == ""; !isDone {
-		if told := n.log.String() + strings.Join(f.events(), "\n"); !polls && !strings.Contains(told, "the request is lost") {
-			t.Errorf("%s is lost, and nothing says so: %s", what, told)
+		if told := n.log.String() + strings.Join(f.events(), "\n"); polls == strings.Contains(told, "the request is lost") {
+			t.Errorf("%s is lost (it is repeated at once: %t), and this is said: %s", what, polls, told)
 		}
 	}
 	if r := n.record(); n.installed() == removes || (r.State == Ready) == removes || n.tainted() || f.stopped() != nil {
@@ -311,6 +311,9 @@ func TestRepairWhileOthersChangeTheNode(t *testing.T) {
 		time.Sleep(10 * time.Minute)
 		n.halt()
 		testkit.Must(t, n.agent.Repair(t.Context())) // nothing to do
+		if text := n.log.String(); strings.Contains(text, "another program changed") {
+			t.Error(text)
+		}
 		unlock, _, err := n.tree.Lock("/run/pullpass-node-install.lock", true)
 		testkit.Must(t, err)
 		go func() {

@@ -58,6 +58,7 @@ type simulated struct {
 	lost       atomic.Bool // the node does not become Ready either
 	denied     atomic.Bool // pulls fail
 	keepsTaint bool
+	unprobed   bool        // no pod tries a pull
 	isAlone    bool        // it may restart together with others
 	unable     atomic.Bool // the kubelet cannot be restarted
 	dead       atomic.Bool // the machine has no power
@@ -164,7 +165,7 @@ func (n *simulated) start(desired func(context.Context, string) (nodeinstall.Des
 	config.Transport = n
 	a, err := New(Config{
 		REST: config, Logger: n.logger, Namespace: namespace, Node: n.name, Version: "v1",
-		Tree: n.tree, Watcher: n, Probe: true, Taint: !n.keepsTaint, Desired: desired,
+		Tree: n.tree, Watcher: n, Probe: !n.unprobed, Taint: !n.keepsTaint, Desired: desired,
 	})
 	testkit.Must(n.t, err)
 	ctx, end := context.WithCancel(n.t.Context())

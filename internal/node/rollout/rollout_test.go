@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"log/slog"
 	"net/http"
 	"slices"
 	"strings"
@@ -61,6 +60,9 @@ func TestEvents(t *testing.T) {
 			if !strings.Contains(text, want) {
 				t.Errorf("there is no event %q:\n%s", want, text)
 			}
+		}
+		if said := strings.Count(n.log.String(), `"the node is ready"`); said != 1 {
+			t.Errorf("the log has it %d times", said)
 		}
 		if s := n.agent.Status(); s.State != Ready || s.Restarts != 1 || s.Profile != "kubeadm" || s.Digest == "" {
 			t.Errorf("status %+v", s)
@@ -123,10 +125,12 @@ func TestAFailureStopsTheRest(t *testing.T) {
 // If the pull works in the end, the roll-out continues without an administrator.
 func TestAFailureThatEnds(t *testing.T) {
 	in(t, 3, func(t *testing.T, f *fleet) {
+		f.start()
+		time.Sleep(20 * time.Minute)
 		for _, n := range f.nodes {
 			n.denied.Store(true)
 		}
-		f.start()
+		f.provider.Store("other.example.com")
 		time.Sleep(20 * time.Minute)
 		if f.stopped() == nil {
 			t.Fatal("it is not stopped")
@@ -135,7 +139,7 @@ func TestAFailureThatEnds(t *testing.T) {
 			n.denied.Store(false)
 		}
 		time.Sleep(20 * time.Minute)
-		if f.count(Ready) != 3 || f.stopped() != nil || len(f.restarted()) != 3 {
+		if f.count(Ready) != 3 || f.stopped() != nil || len(f.restarted()) != 6 {
 			t.Errorf("%d are ready, stopped: %v, restarts %q", f.count(Ready), f.stopped(), f.restarted())
 		}
 	})
@@ -147,7 +151,11 @@ func TestRejectedForGood(t *testing.T) {
 		n := f.nodes["node-00"]
 		n.breaks.Store(true)
 		f.start()
-		time.Sleep(10 * time.Minute)
+		time.Sleep(time.Minute)
+		if writes := f.api.Count("put leases"); writes != 1 || f.stopped() == nil || f.holder() != "" {
+			t.Errorf("%d writes end the turn and stop the roll-out: %v", writes, f.stopped()) // no node gets the turn between them
+		}
+		time.Sleep(9 * time.Minute)
 		n.breaks.Store(false)
 		n.halt()
 		f.start()
@@ -218,13 +226,8 @@ func TestAStopWithTheUIDOfAnother(t *testing.T) {
 // end the turn.
 func TestOthersWriteTheLease(t *testing.T) {
 	in(t, 0, func(t *testing.T, f *fleet) {
-		core, leases, _, err := newClients(f.rest())
-		testkit.Must(t, err)
 		conflict := kubetest.Status(http.StatusConflict, "Conflict", "changed")
-		turn := turn{
-			lease:   controller.Lease{Client: leases, Namespace: namespace, Name: LeaseName, Identity: "node/uid", Duration: turnDuration, Now: time.Now},
-			cluster: cluster{client: core, namespace: namespace}, node: "node", uid: "uid", log: slog.New(slog.DiscardHandler),
-		}
+		turn, _ := f.newTurn()
 		f.api.Put("leases", kubetest.Object{"metadata": kubetest.Object{"name": LeaseName, "namespace": namespace}})
 		during, _, err := turn.acquire(t.Context(), "r", false)
 		testkit.Must(t, err)
@@ -384,10 +387,19 @@ func TestAPodFromBefore(t *testing.T) {
 		if r := n.record(); len(f.restarted()) != 1 || r.State != Failed && r.State != Installing || f.stopped() != nil {
 			t.Errorf("restarts %q, %+v", f.restarted(), r)
 		}
+		for range 5 * 60 { // until it has failed again
+			if time.Sleep(time.Second); n.record().State == Failed {
+				break
+			}
+		}
+		synctest.Wait()
+		if r := n.record(); r.State != Failed || f.holder() != "" {
+			t.Errorf("%+v, and the turn is still that of %q", r, f.holder())
+		}
 		f.stalled.Store(false)
 		time.Sleep(10 * time.Minute)
-		if r := n.record(); len(f.restarted()) != 2 || r.State != Ready {
-			t.Errorf("restarts %q, %+v", f.restarted(), r)
+		if r := n.record(); len(f.restarted()) != 2 || r.State != Ready || n.agent.Status().Restarts != 2 {
+			t.Errorf("restarts %q, %+v, %+v", f.restarted(), r, n.agent.Status())
 		}
 	})
 }
@@ -427,6 +439,9 @@ func TestTheAgentIsReplaced(t *testing.T) {
 			}
 		}
 		verifying.halt()
+		if text := verifying.log.String(); strings.Contains(text, "cannot be looked after") {
+			t.Errorf("its end is an error: %s", text)
+		}
 		f.api.Remove("pods", namespace, "probe-"+verifying.name)
 		f.start(verifying.name)
 		time.Sleep(2 * time.Minute)
@@ -498,6 +513,9 @@ func TestATaintThatStays(t *testing.T) {
 		if n.record().State != Ready || !n.tainted() {
 			t.Errorf("tainted %t, %+v", n.tainted(), n.record())
 		}
+		if f.api.Object("leases", namespace, LeaseName) == nil {
+			t.Error("it has not waited for its turn")
+		}
 	})
 }
 
@@ -516,6 +534,10 @@ func TestDrift(t *testing.T) {
 		time.Sleep(10 * time.Minute)
 		if !slices.Equal(f.restarted()[2:], []string{"node-01"}) || n.record().State != Ready {
 			t.Errorf("restarts %q, %+v", f.restarted(), n.record())
+		}
+		// It was restarted, so it has to pull again.
+		if said := strings.Count(n.log.String(), `"the node is verifying"`); said != 2 {
+			t.Errorf("it was verified %d times", said)
 		}
 	})
 }
@@ -605,6 +627,21 @@ func TestRemove(t *testing.T) {
 		time.Sleep(time.Hour)
 		if writes := f.api.Count("patch") + f.api.Count("put"); writes != 0 {
 			t.Errorf("%d writes where nothing is left", writes)
+		}
+		if asked := f.api.Count("get leases"); asked != 0 {
+			t.Errorf("the Lease was read %d times where nothing is left", asked)
+		}
+
+		// Another program installs it again. A Record or a Stop without an installation is left of an agent that ended.
+		d := f.desired()
+		testkit.Value(nodeinstall.New(nodeinstall.Config{Tree: late.tree, Watcher: late}).Apply(t.Context(), d))(t)
+		n := f.nodes["node-00"]
+		text := `{"state":"failed","since":"2026-03-01T12:00:00Z"}`
+		f.api.Merge("nodes", "", n.name, kubetest.Object{"metadata": kubetest.Object{"annotations": kubetest.Object{Key: text}, "labels": kubetest.Object{Key: "failed"}}})
+		f.putLease("", "", &Stop{Node: n.name, UID: "uid-" + n.name})
+		time.Sleep(20 * time.Minute)
+		if late.installed() || late.record() != (Record{}) || n.record() != (Record{}) || f.holder() != "" || f.stopped() != nil {
+			t.Errorf("installed %t, %+v, %+v, the turn is that of %q, stopped: %v", late.installed(), late.record(), n.record(), f.holder(), f.stopped())
 		}
 	})
 }

@@ -58,8 +58,8 @@ func stopOf(found *coordinationv1.Lease) *Stop {
 	if json.Unmarshal([]byte(text), &s) != nil {
 		return nil
 	}
-	node, err := json.Marshal(s.Node)
-	if err != nil || !strings.HasPrefix(text, `{"node":`+string(node)+",") {
+	node, _ := json.Marshal(s.Node) // text is always encoded
+	if !strings.HasPrefix(text, `{"node":`+string(node)+",") {
 		return nil
 	}
 	return &s
@@ -95,7 +95,7 @@ type turn struct {
 
 	mu      sync.Mutex
 	alone   bool      // this restart does not affect other nodes
-	renewed time.Time // zero: this node does not have the turn
+	renewed time.Time // zero, which is long ago: this node does not have the turn
 }
 
 // isOwn reports whether the Stop is because of this node. A different node can write any UID into its
@@ -106,7 +106,7 @@ func (t *turn) isOwn(s *Stop) bool { return s != nil && s.UID == t.uid && s.Node
 func (t *turn) allowed() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.alone || !t.renewed.IsZero() && t.lease.Now().Before(t.renewed.Add(turnFresh)) {
+	if t.alone || t.lease.Now().Before(t.renewed.Add(turnFresh)) {
 		return nil
 	}
 	return errNotOurTurn
@@ -171,7 +171,7 @@ func (t *turn) supersede(ctx context.Context, found *coordinationv1.Lease, revis
 	}
 	name, uid, _ := strings.Cut(holder, "/")
 	node, err := t.cluster.get(ctx, name)
-	if err != nil || node == nil || string(node.UID) != uid || isReady(node) {
+	if node == nil || string(node.UID) != uid || isReady(node) {
 		return "", err
 	}
 	s := &Stop{Node: name, UID: uid, Revision: found.Annotations[revisionKey], Reason: "it was restarted, is not Ready, and its installer says nothing"}
@@ -246,16 +246,18 @@ func (t *turn) end(ctx context.Context, failure *Stop) {
 	// The end is published even when the Agent is stopped.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), requestTimeout)
 	defer cancel()
-	var err error
-	for range conflicts {
-		var isDone bool
-		if isDone, err = t.release(ctx, failure); err != nil || isDone {
-			break
-		}
-	}
-	if err != nil {
+	if err := t.publish(ctx, failure); err != nil {
 		t.log.Warn("cannot say that the turn of this node has ended", "error", err)
 	}
+}
+
+func (t *turn) publish(ctx context.Context, failure *Stop) error {
+	for range conflicts {
+		if isDone, err := t.release(ctx, failure); isDone || err != nil {
+			return err
+		}
+	}
+	return errConflicts
 }
 
 // leave ends this program's part in the turn. The node keeps the turn, because its kubelet may be

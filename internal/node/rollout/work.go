@@ -40,7 +40,7 @@ func (w *work) do(ctx context.Context) error {
 		return err
 	}
 	isDone, err := w.change(ctx, apply, Installing)
-	if isDone || err != nil {
+	if isDone {
 		return err
 	}
 	w.keeper.keep(&desired)
@@ -54,7 +54,7 @@ func (w *work) do(ctx context.Context) error {
 }
 
 // change runs Apply or Uninstall, in the node's turn if it needs one. It reports whether the pass
-// is done.
+// is done, as it is with each error.
 func (w *work) change(ctx context.Context, do func(context.Context) error, state State) (isDone bool, err error) {
 	w.gate.restarted = false
 	err = do(ctx)
@@ -73,7 +73,7 @@ func (w *work) change(ctx context.Context, do func(context.Context) error, state
 			return true, w.wait(ctx, wait)
 		}
 		err = w.restart(during, do, state)
-		if during.Err() != nil && ctx.Err() == nil {
+		if during.Err() != nil {
 			err = errors.Join(errLost, err)
 		}
 		if w.gate.restarted {
@@ -124,7 +124,7 @@ func (w *work) restart(ctx context.Context, do func(context.Context) error, stat
 	if !w.gate.restarted {
 		return nil // a different process has done it meanwhile
 	}
-	if err := w.await(ctx, readyLimit, func() (string, error) {
+	return w.await(ctx, readyLimit, func() (string, error) {
 		if err := w.read(ctx); err != nil {
 			return "", err
 		}
@@ -132,10 +132,7 @@ func (w *work) restart(ctx context.Context, do func(context.Context) error, stat
 			return "the kubelet is healthy, but has not written the status of the Node", nil
 		}
 		return w.notReady(), nil
-	}); err != nil {
-		return err
-	}
-	return nil
+	})
 }
 
 // verify makes the node Ready after a successful pull.
@@ -280,7 +277,7 @@ func (w *work) remove(ctx context.Context) error {
 		changes, err = w.installer.Uninstall(ctx)
 		return err
 	}, Removing)
-	if isDone || err != nil {
+	if isDone {
 		return err
 	}
 	w.next = driftInterval
