@@ -7,6 +7,7 @@ import (
 	"os"
 	"path"
 	"strings"
+	"syscall"
 )
 
 // maxLinks is the limit of the kernel (path_resolution(7)).
@@ -126,7 +127,7 @@ func (w *walker) enter(dir string) error {
 // step opens a directory, but not a file that has replaced it since it was checked.
 func (w *walker) step(at *os.Root, name string, info fs.FileInfo) error {
 	if !info.IsDir() {
-		return &fs.PathError{Op: "open", Path: name, Err: errors.New("not a directory")}
+		return &fs.PathError{Op: "open", Path: name, Err: syscall.ENOTDIR}
 	}
 	if info.Mode().Perm()&0o002 != 0 {
 		return fmt.Errorf("%s: %w", name, ErrWritable)

@@ -145,9 +145,7 @@ func (s *state) apply(plan *Plan) error {
 	if s.Pending == nil {
 		s.Pending = &pending{Restarted: true}
 	}
-	if s.Pending.Digest = plan.Digest; plan.Rejected {
-		s.Pending.Digest = ""
-	}
+	s.Pending.Digest = plan.Digest
 	// From here on, every command knows of interrupted work.
 	if err := s.save(); err != nil {
 		return err
@@ -274,12 +272,10 @@ func (s *state) abandon(changes []Change, entries map[string]entry, restarted bo
 		} else {
 			delete(s.Entries, c.Path)
 		}
-		if c.Restart {
-			delete(s.Pending.Before, c.Path)
-			delete(s.Pending.Entries, c.Path)
-			if err := s.tree.Clean(c.Path, true); err != nil {
-				return err
-			}
+		delete(s.Pending.Before, c.Path)
+		delete(s.Pending.Entries, c.Path)
+		if err := s.tree.Clean(c.Path, true); err != nil {
+			return err
 		}
 	}
 	if len(s.Pending.Before) > 0 {
@@ -326,9 +322,9 @@ func (s *state) finish(plan *Plan) error {
 
 // Uninstall restores the original state of the node. Later changes by others in a file stay.
 func (i *Installer) Uninstall(ctx context.Context) (changes []Change, err error) {
-	owed, isDone := false, false
+	owed := false
 	err = alone(i.tree, func(s *state) error {
-		if isDone = s.read == nil; isDone {
+		if s.read == nil {
 			if s.Pending != nil {
 				return s.settle()
 			}
@@ -339,8 +335,9 @@ func (i *Installer) Uninstall(ctx context.Context) (changes []Change, err error)
 			if _, err := s.undo(name); err != nil {
 				return err
 			}
-			// The kubelet may have been started with it.
-			owed = owed || e.Restart && !begun
+			if e.Restart && !begun {
+				owed = true // the kubelet may have been started with it
+			}
 		}
 		if owed = owed || s.owed(); owed {
 			if err := i.watcher.Ready(ctx); err != nil {
@@ -359,7 +356,7 @@ func (i *Installer) Uninstall(ctx context.Context) (changes []Change, err error)
 		changes, err = s.takeAway(true)
 		return err
 	})
-	if err != nil || isDone {
+	if err != nil {
 		return nil, err
 	}
 	if owed {
@@ -370,7 +367,7 @@ func (i *Installer) Uninstall(ctx context.Context) (changes []Change, err error)
 	return changes, alone(i.tree, func(s *state) error {
 		switch {
 		case s.read == nil:
-			return nil // a different process has ended it
+			return nil // there was nothing, or a different process has ended it
 		case s.Pending == nil || !s.Pending.Uninstall:
 			return fmt.Errorf("%d files were installed meanwhile; end what runs apply here, and run it again", len(s.Entries))
 		case s.owed():
@@ -397,7 +394,7 @@ func (s *state) takeAway(restart bool) (changes []Change, err error) {
 			continue
 		}
 		c, err := s.undo(name)
-		if err == nil && !c.isNone() {
+		if !c.isNone() {
 			err = s.change(c)
 			c.Reason = "uninstall"
 			changes = append(changes, c)

@@ -74,13 +74,17 @@ func (s scenario) desired() (before, after *Desired) {
 		return &first, &second
 	case "repair":
 		return &first, &first
-	case "after an interrupted one":
+	case "after an interrupted one", "after an interrupted uninstall":
 		return &first, &second
+	case "uninstall after an interrupted one":
+		return &first, nil
 	}
 	return nil, nil
 }
 
-var crashCommands = []string{"apply", "upgrade", "another kubelet", "uninstall", "rejected", "repair", "after an interrupted one"}
+var crashCommands = []string{
+	"apply", "upgrade", "another kubelet", "uninstall", "rejected", "repair", "after an interrupted one", "after an interrupted uninstall", "uninstall after an interrupted one",
+}
 
 // command runs the command that is disturbed.
 func (c *crashHost) command(ctx context.Context) error {
@@ -397,9 +401,14 @@ func crash(t *testing.T, s scenario, calls map[string]bool) {
 		c := s.open(t)
 		bare = c.files()
 		testkit.Must(t, c.Restart(t.Context()))
-		if s.Command == "after an interrupted one" {
+		if strings.Contains(s.Command, "after an interrupted ") {
+			begun := before
+			if strings.HasSuffix(s.Command, "uninstall") {
+				c.apply(*before)
+				begun = nil
+			}
 			c.watcher = lost{errors.New("the power is gone")}
-			if _, err := c.do(t.Context(), before); err == nil {
+			if _, err := c.do(t.Context(), begun); err == nil {
 				t.Fatal("it was not interrupted")
 			}
 			return

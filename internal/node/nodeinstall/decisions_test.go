@@ -189,7 +189,12 @@ func TestStepsExcludeEachOther(t *testing.T) {
 	if err := (&state{tree: tree}).lock(); err == nil || errors.Is(err, ErrBusy) || !strings.Contains(err.Error(), "others may open it") {
 		t.Errorf("a lock of others: error %v", err)
 	}
-	testkit.Remove(t, filepath.Join(dir, lockFile))
+	// A step that was killed leaves its lock, which is not held.
+	testkit.Must(t, os.Chmod(filepath.Join(dir, lockFile), 0o600))
+	left := false
+	if err := alone(tree, func(*state) error { left = true; return nil }); err != nil || !left {
+		t.Errorf("after a step that was killed: %t, error %v", left, err)
+	}
 	began := false
 	testkit.Must(t, alone(tree, func(*state) error { began = true; return nil }))
 	if !began {
@@ -211,6 +216,12 @@ func TestRemainsOfTheFirstState(t *testing.T) {
 		}
 		testkit.Must(t, os.MkdirAll(filepath.Join(dir, name), 0o755))
 		if s, err := readState(tree); err != nil || s.Pending == nil || !s.Pending.Restarted || s.owed() {
+			t.Errorf("%s: %+v, %v", name, s, err)
+		}
+		// Known work stays.
+		testkit.Must(t, os.MkdirAll(filepath.Join(dir, stateDir), 0o755))
+		testkit.Must(t, os.WriteFile(filepath.Join(dir, stateFile), []byte(`{"version":1,"profile":"","unit":"","entries":{},"pending":{"digest":"d"}}`), 0o600))
+		if s, err := readState(tree); err != nil || !s.owed() {
 			t.Errorf("%s: %+v, %v", name, s, err)
 		}
 	}
@@ -345,6 +356,16 @@ func TestWatcherIsNeededForARestartOnly(t *testing.T) {
 		next.Provider = []byte(strings.Replace(testProvider, `"0s"`, `"1s"`, 1))
 		h.untouched(errUnready, "unready", func() error { _, err := h.Apply(t.Context(), next); return err })
 		h.untouched(errUnready, "unready", func() error { _, err := h.Uninstall(t.Context()); return err })
+
+		// The unit that puts the kubelet's files back stands by for a restart alone.
+		h.tree.Failing = func(string) error {
+			if _, err := os.Lstat(filepath.Join(h.dir, undoScript)); err == nil {
+				t.Error("the unit stands by without a restart")
+			}
+			return nil
+		}
+		h.apply(desired("v1.36.2"))
+		h.tree.Failing = nil
 	})
 }
 

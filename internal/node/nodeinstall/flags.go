@@ -110,7 +110,7 @@ func rancherFlags(tree *hostfs.Tree, ours string, ofCommand flagValues) (v flagV
 		}
 	}
 	var arguments []string
-	for i, file := range files {
+	for _, file := range files {
 		content, err := readIfThere(tree, file)
 		if err != nil {
 			return v, err
@@ -140,19 +140,18 @@ func rancherFlags(tree *hostfs.Tree, ours string, ofCommand flagValues) (v flagV
 				continue
 			}
 			if key == "kubelet-arg" {
-				if i > 0 && file > ours {
+				if file > ours {
 					return v, fmt.Errorf("%w: kubelet-arg in %s replaces that of %s, which is read before; write kubelet-arg+", ErrProfile, tree.Path(file), tree.Path(ours))
 				}
 				arguments = nil
 			}
 			for _, argument := range append(slices.Clone(n.Content), n) {
-				if argument = strictyaml.Resolve(argument); argument.Kind == yaml.ScalarNode {
-					if name, _, _ := strings.Cut(argument.Value, "="); strings.Contains(name, "_") && hasProviderFlag(name) {
-						// k3s and RKE2 sort flags, and an underscore is behind a hyphen.
-						return v, fmt.Errorf("%w: kubelet-arg in %s has %s, which counts more than the flag with hyphens; write it with hyphens", ErrProfile, tree.Path(file), term.QuoteValue(name))
-					}
-					arguments = append(arguments, rancherArgument(argument.Value))
+				value := strictyaml.Resolve(argument).Value // a list has none
+				if name, _, _ := strings.Cut(value, "="); strings.Contains(name, "_") && hasProviderFlag(name) {
+					// k3s and RKE2 sort flags, and an underscore is behind a hyphen.
+					return v, fmt.Errorf("%w: kubelet-arg in %s has %s, which counts more than the flag with hyphens; write it with hyphens", ErrProfile, tree.Path(file), term.QuoteValue(name))
 				}
+				arguments = append(arguments, rancherArgument(value))
 			}
 		}
 	}
@@ -236,7 +235,7 @@ func (e edit) remove(content []byte) ([]byte, error) {
 		return e.removeLines(content), nil
 	}
 	a, found, err := e.assignment(content)
-	if err != nil || !found {
+	if !found {
 		return content, err
 	}
 	value := string(content[a.start:a.end])
@@ -304,7 +303,7 @@ func (e edit) flags(content []byte) (flags []string, err error) {
 		return flags, nil
 	}
 	a, found, err := e.assignment(content)
-	if err != nil || !found {
+	if !found {
 		return nil, err
 	}
 	return words(string(content[a.start:a.end])), nil
@@ -323,7 +322,8 @@ type assignment struct {
 	quoted     bool
 }
 
-// assignment finds the last assignment, which counts (systemd.exec(5), EnvironmentFile).
+// assignment finds the last assignment, which counts (systemd.exec(5), EnvironmentFile). With an
+// error, it finds none.
 func (e edit) assignment(content []byte) (a assignment, found bool, err error) {
 	at := 0
 	for line := range bytes.Lines(content) {

@@ -20,6 +20,7 @@ func TestEnvironment(t *testing.T) {
 		"":                           "ARGS=\"" + ours + "\"\n",
 		"# ARGS=\n":                  "# ARGS=\nARGS=\"" + ours + "\"\n",
 		"OTHER=1":                    "OTHER=1\nARGS=\"" + ours + "\"\n",
+		"ARGS\n":                     "ARGS\nARGS=\"" + ours + "\"\n", // not an assignment
 		"ARGS=":                      "ARGS=" + ours,
 		"ARGS=\n":                    "ARGS=" + ours + "\n",
 		"ARGS=\"\"\n":                "ARGS=\"" + ours + "\"\n",
@@ -28,9 +29,10 @@ func TestEnvironment(t *testing.T) {
 		"  ARGS = \"--a\"  \n":       "  ARGS = \"--a " + ours + "\"  \n",
 		"MYARGS=1\nARGS=--a=\"x\"\n": "MYARGS=1\nARGS=--a=\"x\" " + ours + "\n",
 		"ARGS=" + ours + " --a\n":    "ARGS=" + ours + " --a\n",
-		"ARGS=" + ours + " " + configFlag + " /d\n": "ARGS=" + configFlag + " /d " + ours + "\n", // otherwise a different flag would win
-		"ARGS=" + ours + " " + ours + "\n":          "ARGS=" + ours + "\n",
-		"ARGS=" + testFlags[0] + "x --a\n":          "ARGS=" + testFlags[0] + "x --a " + ours + "\n",
+		"ARGS=" + ours + " " + configFlag + " /d\n":  "ARGS=" + configFlag + " /d " + ours + "\n", // otherwise a different flag would win
+		"ARGS=" + ours + " " + pluginsFlag + "=/q\n": "ARGS=" + pluginsFlag + "=/q " + ours + "\n",
+		"ARGS=" + ours + " " + ours + "\n":           "ARGS=" + ours + "\n",
+		"ARGS=" + testFlags[0] + "x --a\n":           "ARGS=" + testFlags[0] + "x --a " + ours + "\n",
 	} {
 		got, err := e.add([]byte(before))
 		if string(got) != want || err != nil {
@@ -48,6 +50,21 @@ func TestEnvironment(t *testing.T) {
 		if got, err := e.add([]byte(odd)); err == nil {
 			t.Errorf("%q becomes %q", odd, got)
 		}
+	}
+}
+
+// The flag that is not ours may have any value.
+func TestOneFlagOfOurs(t *testing.T) {
+	t.Parallel()
+	for _, flags := range [][2]string{{pluginsFlag + "=/p", configFlag + "=/d"}, {configFlag + "=/c", pluginsFlag + "=/q"}} {
+		e := edit{Form: formEnvironment, Variable: "ARGS", Ours: flags[:1]}
+		before := "ARGS=" + flags[0] + " " + flags[1] + "\n"
+		if got, err := e.add([]byte(before)); string(got) != before || err != nil {
+			t.Errorf("%q becomes %q, %v", before, got, err)
+		}
+	}
+	if got := removeWord("--a x", "--a"); got != "x" {
+		t.Errorf("%q", got)
 	}
 }
 

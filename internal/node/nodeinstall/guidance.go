@@ -61,13 +61,10 @@ func (g Guidance) Write(w io.Writer, platform string) error {
 		}
 		g.Provider = string(provider)
 	}
-	t, err := template.New(platform).Funcs(template.FuncMap{
+	t := template.Must(template.New(platform).Funcs(template.FuncMap{
 		"indent": indent, "base64": func(text string) string { return base64.StdEncoding.EncodeToString([]byte(text)) },
 		"config": func() string { return ownConfigDir }, "plugins": func() string { return ownPluginDir },
-	}).Parse(guide.text)
-	if err != nil {
-		return err
-	}
+	}).Parse(guide.text))
 	return t.Execute(w, g)
 }
 

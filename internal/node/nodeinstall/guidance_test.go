@@ -2,6 +2,7 @@ package nodeinstall
 
 import (
 	"bytes"
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -67,6 +68,31 @@ func TestPlatformsWithoutAGuide(t *testing.T) {
 		if err := (Guidance{}).Write(&bytes.Buffer{}, platform); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", platform, err)
 		}
+	}
+}
+
+// Kubelets of EKS have no certificate, so no hosts.toml for them may name one.
+func TestGuideWithoutACertificate(t *testing.T) {
+	t.Parallel()
+	hosts := map[string]string{"ghcr.io": "client = \"/kubelet.pem\"\n"}
+	for name, test := range map[string]struct {
+		platform, client string
+		hosts            map[string]string
+		refused          bool
+	}{
+		"named":             {"karpenter", "/kubelet.pem", hosts, true},
+		"not named":         {"karpenter", "/other.pem", hosts, false},
+		"no mirror":         {"karpenter", "/kubelet.pem", nil, false},
+		"by address":        {"karpenter", "", map[string]string{"ghcr.io": "server = \"\"\n"}, false},
+		"of other kubelets": {"cluster-api", "/kubelet.pem", hosts, false},
+	} {
+		g := Guidance{Provider: testProvider, Plugin: "p", Hosts: test.hosts, Client: test.client}
+		if err := g.Write(&bytes.Buffer{}, test.platform); errors.Is(err, ErrProfile) != test.refused || !test.refused && err != nil {
+			t.Errorf("%s: error %v", name, err)
+		}
+	}
+	if err := (Guidance{Provider: "kind: Secret\n"}).Write(&bytes.Buffer{}, "talos"); !errors.Is(err, ErrProvider) {
+		t.Errorf("another kind: error %v", err)
 	}
 }
 

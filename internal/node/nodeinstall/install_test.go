@@ -137,6 +137,14 @@ func TestAFileOfOursHasAnotherMode(t *testing.T) {
 		h.apply(desired("v1.36.2"))
 		testkit.Must(t, os.Chmod(filepath.Join(h.dir, "etc/default/kubelet"), 0o600))
 		h.expectUninstalled()
+
+		// An empty file of others stays.
+		h.put("etc/default/kubelet", "")
+		h.apply(desired("v1.36.2"))
+		testkit.Must(t, os.Chmod(filepath.Join(h.dir, "etc/default/kubelet"), 0o600))
+		if h.uninstall(); h.read("etc/default/kubelet") != "" {
+			t.Error(h.read("etc/default/kubelet"))
+		}
 	})
 }
 
@@ -305,6 +313,7 @@ func TestADirectoryOfOthers(t *testing.T) {
 		h.put(eksFlags, "NODEADM_KUBELET_ARGS=--image-credential-provider-config=/etc/providers --image-credential-provider-bin-dir=/etc/eks/image-credential-provider\n")
 		h.put("etc/providers/ecr.json", h.read(eksConfig))
 		h.put("etc/providers/README", "no configuration")
+		h.put("etc/pullpass/credential-providers/odd.yaml", "the kubelet does not read this directory")
 		h.before = h.files()
 		h.apply(desired("v1.36.2"))
 		if h.read("etc/providers/pullpass.yaml") != testProvider || "/"+eksFlags != "" && h.files()["/"+eksFlags] != h.before["/"+eksFlags] {
@@ -366,6 +375,7 @@ func TestRefusedBeforeAnyWrite(t *testing.T) {
 		"empty":                  {"", "is empty", ErrProvider},
 		"an older version":       {strings.Replace(head, "v1", "v1beta1", 1) + "- name: ecr-credential-provider\n", "has no tokenAttributes", ErrProvider},
 		"larger than a file is":  {head + "- name: ecr-credential-provider\n" + strings.Repeat("#", maxFileBytes), "more than 1048576 bytes", hostfs.ErrTooLarge},
+		"a list that is merged":  {"kind: CredentialProviderConfig\nx: &x {providers: []}\n<<: *x\n", "providers is not a list", ErrProvider},
 		"a list that is aliased": {"x: &p []\n" + head[:len(head)-1] + " *p\n", "without anchors", ErrProvider},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -378,10 +388,17 @@ func TestRefusedBeforeAnyWrite(t *testing.T) {
 			}
 		})
 	}
+	// Those of gke tell the plugin a directory, and those for 1.33 leave out a field.
+	for _, test := range [][2]string{{"eks", "v1.36.2"}, {"gke", "v1.36.2"}, {"eks", "v1.33.5"}} {
+		h := newHost(t, test[0])
+		d := desired(test[1])
+		d.Provider = []byte("kind: CredentialProviderConfig\n")
+		h.untouched(ErrProvider, "our own provider configuration: "+ErrProvider.Error()+": providers is not a list", func() error { _, err := h.Apply(t.Context(), d); return err })
+	}
 	h := newHost(t, "eks")
-	d := desired("v1.36.2")
-	d.Provider = []byte("kind: CredentialProviderConfig\n")
-	h.untouched(ErrProvider, "our own provider configuration", func() error { _, err := h.Apply(t.Context(), d); return err })
+	if _, err := h.Status(desired("x")); err == nil || !strings.Contains(err.Error(), `"x"`) {
+		t.Errorf("a version that is none: %v", err)
+	}
 }
 
 func TestForeignFiles(t *testing.T) {
@@ -530,12 +547,20 @@ func TestDamagedState(t *testing.T) {
 				func() error { _, err := h.Status(desired("v1.36.2")); return err },
 				func() error { _, err := h.Uninstall(t.Context()); return err },
 				func() error { return h.Watch(t.Context()) },
+				func() error { return (&HostKubelet{Systemd: Systemd{Tree: h.tree}}).Restart(t.Context()) },
 			} {
 				before := h.writes()
-				if err := do(); !errors.Is(err, ErrState) || !strings.Contains(err.Error(), filepath.Join(h.dir, stateFile)) {
+				err := do()
+				if !errors.Is(err, ErrState) || !strings.Contains(err.Error(), filepath.Join(h.dir, stateFile)) {
+					t.Errorf("%s: %v", name, err)
+				}
+				if name == "an unknown field" && !strings.Contains(textOf(err), `unknown field "x"`) {
 					t.Errorf("%s: %v", name, err)
 				}
 				h.expect(name, h.writes(), before)
+			}
+			if files := h.Repairable(); files != nil {
+				t.Errorf("%s: %q", name, files)
 			}
 		}
 	})

@@ -2,7 +2,7 @@ package nodeinstall
 
 func kubeadm() profile {
 	return profile{
-		name: "kubeadm", has: "/var/lib/kubelet/kubeadm-flags.env", hasNot: []string{"/kind/version"}, units: []string{"kubelet.service"},
+		name: "kubeadm", has: "/var/lib/kubelet/kubeadm-flags.env", hasNot: "/kind/version", units: []string{"kubelet.service"},
 		config: "/etc/pullpass/credential-provider.yaml", plugins: ownPluginDir, client: []string{rotatedClient},
 		settings: []string{"/var/lib/kubelet/config.yaml"},
 		flags: flagSource{
@@ -20,6 +20,6 @@ func kubeadm() profile {
 
 func kind() profile {
 	p := kubeadm()
-	p.name, p.has, p.hasNot = "kind", "/kind/version", nil
+	p.name, p.has, p.hasNot = "kind", "/kind/version", ""
 	return p
 }

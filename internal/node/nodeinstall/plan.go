@@ -158,11 +158,7 @@ func (p profile) targets(tree *hostfs.Tree, s *state, unit string, d Desired) ([
 	}
 	ownFlags := []string{configFlag + "=" + ownConfigDir, pluginsFlag + "=" + ownPluginDir}
 	ownFlags = append(ownFlags, s.ours(flagFile)...)
-	isAssigned, err := p.flags.isAssigned(tree, flagFile, ownFlags, s.Entries[flagFile])
-	if err != nil {
-		return nil, err
-	}
-	ofUnit, err := p.flags.flagsOfUnit(tree, unit, flagFile, isAssigned)
+	ofUnit, err := p.flags.flagsOfUnit(tree, unit, flagFile, ownFlags, s.Entries[flagFile])
 	if err != nil {
 		return nil, err
 	}
@@ -369,9 +365,6 @@ func (t target) change(s *state) (*Change, hostfs.File, error) {
 	}
 	c.next = &t.file
 	c.entry = &entry{Written: versionOf(t.file), Restart: t.restart}
-	if isOurs {
-		c.entry.Original = e.Original
-	}
 	return c, t.file, nil
 }
 
@@ -396,7 +389,7 @@ func (t target) editing(tree *hostfs.Tree, c *Change, e *entry) (*Change, hostfs
 	}
 	next := current
 	next.Content = content
-	if c.old != nil && next.Equal(current) {
+	if next.Equal(current) {
 		return nil, current, nil
 	}
 	c.Action, c.Reason = "edit", t.what+" are to name Pullpass"
@@ -464,7 +457,7 @@ func (s *state) undo(name string) (Change, error) {
 	case e.Edit != nil && versionOf(*current) != e.Written:
 		next, err := withoutOurs(current, nil, *e.Edit)
 		if err != nil {
-			return c, fmt.Errorf("%s: %w", s.tree.Path(name), err)
+			return Change{}, fmt.Errorf("%s: %w", s.tree.Path(name), err)
 		}
 		if len(next.Content) > 0 || e.Original != nil {
 			c.Action, c.next = "edit", next
@@ -472,7 +465,7 @@ func (s *state) undo(name string) (Change, error) {
 	case e.Original != nil:
 		next, err := restored(s.tree, *e.Original)
 		if err != nil {
-			return c, err
+			return Change{}, err
 		}
 		c.Action, c.next = "restore", &next
 	}

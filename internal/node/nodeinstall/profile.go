@@ -30,7 +30,7 @@ const rotatedClient = "/var/lib/kubelet/pki/kubelet-client-current.pem"
 type profile struct {
 	name   string
 	has    string   // a path that exists on this platform alone
-	hasNot []string // paths that exist on similar platforms
+	hasNot string   // a path that exists on a similar platform; empty: none is similar
 	units  []string // of systemd; of several, the one that is enabled runs the kubelet
 
 	config  string // the provider configuration that the kubelet has without a flag, or that is created
@@ -104,14 +104,11 @@ func findProfile(tree *hostfs.Tree, name string) (profile, error) {
 
 func (p profile) describes(tree *hostfs.Tree) (bool, error) {
 	is, err := tree.Exists(p.has)
-	for _, name := range p.hasNot {
-		if err == nil && is {
-			var other bool
-			other, err = tree.Exists(name)
-			is = !other
-		}
+	if !is || p.hasNot == "" {
+		return is, err
 	}
-	return is, err
+	other, err := tree.Exists(p.hasNot)
+	return !other, err
 }
 
 // unit returns the unit that runs the kubelet.
@@ -164,7 +161,7 @@ func (p profile) certsDir(tree *hostfs.Tree) (string, error) {
 // containerd fails all pulls from the registry.
 func (p profile) withClient(tree *hostfs.Tree, hosts []byte, client string) ([]byte, error) {
 	line := []byte("\nclient = " + strconv.Quote(client) + "\n")
-	if client == "" || !bytes.Contains(hosts, line) {
+	if !bytes.Contains(hosts, line) {
 		return hosts, nil
 	}
 	if len(p.client) == 0 {

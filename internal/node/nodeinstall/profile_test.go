@@ -29,6 +29,21 @@ func TestLifeOnEveryPlatform(t *testing.T) {
 func life(t *testing.T, name, version, section string) {
 	h := newHost(t, name)
 	plan := h.apply(desired(version))
+	for _, c := range plan.Changes {
+		text := map[string]string{"create": "is missing", "edit": "to name Pullpass"}[c.Action]
+		if _, existed := h.before[c.Path]; strings.HasPrefix(c.Reason, "the kubelet's flags are") {
+			text = "the kubelet's flags are to name Pullpass"
+			if c.Action == "create" && existed {
+				t.Errorf("%+v", c)
+			}
+		}
+		if strings.HasPrefix(c.Reason, "the provider configuration") && c.Action == "edit" {
+			text = "the provider configuration is to name Pullpass"
+		}
+		if text == "" || !strings.HasSuffix(c.Reason, text) {
+			t.Errorf("%s %s: %s", c.Action, c.Path, c.Reason)
+		}
+	}
 	if plan.Profile != name || !plan.Restart || h.kubelet.restarts != 1 {
 		t.Errorf("profile %s, restart %v, %d restarts", plan.Profile, plan.Restart, h.kubelet.restarts)
 	}
@@ -42,7 +57,7 @@ func life(t *testing.T, name, version, section string) {
 
 	d := desired(version)
 	d.Plugin = []byte("NEW PLUGIN\n")
-	if plan := h.apply(d); len(plan.Changes) != 1 || plan.Restart || h.kubelet.restarts != 1 {
+	if plan := h.apply(d); len(plan.Changes) != 1 || plan.Restart || h.kubelet.restarts != 1 || plan.Changes[0].Reason != "the plugin has a new version" {
 		t.Errorf("a new plugin: %q, %d restarts", actions(plan), h.kubelet.restarts)
 	}
 	d.Provider = []byte(strings.Replace(testProvider, "0s", "1s", 1))
@@ -143,6 +158,10 @@ func TestProfileNeedsWhatItKnows(t *testing.T) {
 		}, ErrProfile, "not an absolute path"},
 		"lines of flags that go on": {"aks", func(h *host) { h.put("etc/default/kubelet", "KUBELET_FLAGS=--a \\\n --b\n") }, errForm, "a line ends with"},
 		"quotes within quotes":      {"gke", func(h *host) { h.put("etc/default/kubelet", `KUBELET_OPTS="--a=\"b\""`) }, errForm, "quotes within quotes"},
+		"earlier flags in an odd file": {"kubeadm", func(h *host) {
+			h.put("var/lib/kubelet/kubeadm-flags.env", `KUBELET_KUBEADM_ARGS="--a=\"b\""`)
+		}, errForm, "kubeadm-flags.env"},
+		"a file of others in place of ours": {"kubeadm", func(h *host) { h.put("etc/pullpass/credential-providers/pullpass.yaml", testProvider) }, ErrForeign, "is there already"},
 		"flags in a link": {"kind", func(h *host) {
 			testkit.Remove(h.t, filepath.Join(h.dir, "etc/default/kubelet"))
 			h.link("etc/default/kubelet", "/etc/passwd")

@@ -76,9 +76,7 @@ func (s *state) save() error {
 	} else {
 		err = s.first(missing, content)
 	}
-	if err == nil {
-		s.read = content
-	}
+	s.read = content
 	return err
 }
 
@@ -161,10 +159,11 @@ func hasUnnamed(tree *hostfs.Tree) (is bool, err error) {
 // dropUnnamed removes the directories of a state that is to be removed, or was never complete.
 func dropUnnamed(tree *hostfs.Tree) error {
 	for _, top := range stateDirs() {
-		if is, err := tree.Exists(unnamed(top, top)); err != nil || !is {
-			if err != nil {
-				return err
-			}
+		is, err := tree.Exists(unnamed(top, top))
+		if err != nil {
+			return err
+		}
+		if !is {
 			continue
 		}
 		if err := remove(tree, unnamed(top, stateFile)); err != nil {
@@ -259,9 +258,6 @@ func (s *state) sweep() error {
 // forget removes the state when it is empty. Its directories are renamed first: otherwise, they
 // could outlive the state that records them.
 func (s *state) forget() error {
-	if s.read == nil {
-		return nil
-	}
 	for _, top := range stateDirs() {
 		if isOnlyOurs, err := s.hasOnly(top); err != nil {
 			return err
@@ -279,7 +275,7 @@ func (s *state) forget() error {
 func (s *state) hasOnly(top string) (bool, error) {
 	for name := stateFile; name != top; name = path.Dir(name) {
 		names, err := s.tree.Names(path.Dir(name))
-		if err != nil || len(names) != 1 || !slices.Contains(s.Directories, path.Dir(name)) {
+		if len(names) != 1 || !slices.Contains(s.Directories, path.Dir(name)) {
 			return false, err
 		}
 	}

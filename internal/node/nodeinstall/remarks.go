@@ -56,10 +56,9 @@ func (p profile) images(tree *hostfs.Tree) (images kubelet.Images, err error) {
 		}
 		value, _ := strictyaml.Value(root)
 		settings, _ := value.(map[string]any)
-		if gates, ok := settings["featureGates"].(map[string]any); ok {
-			if on, ok := gates[kubelet.VerifyGate].(bool); ok {
-				images.Gate = &on
-			}
+		gates, _ := settings["featureGates"].(map[string]any)
+		if on, ok := gates[kubelet.VerifyGate].(bool); ok {
+			images.Gate = &on
 		}
 		if policy, ok := settings["imagePullCredentialsVerificationPolicy"].(string); ok {
 			images.Policy = policy
@@ -69,7 +68,7 @@ func (p profile) images(tree *hostfs.Tree) (images kubelet.Images, err error) {
 }
 
 // contentsOf returns the contents of files, and of the files in directories, whose names end with
-// .d.
+// .d. A missing file is empty.
 func contentsOf(tree *hostfs.Tree, names []string) (contents [][]byte, err error) {
 	for _, name := range names {
 		files := []string{name}
@@ -88,9 +87,7 @@ func contentsOf(tree *hostfs.Tree, names []string) (contents [][]byte, err error
 			if err != nil {
 				return nil, err
 			}
-			if content != nil {
-				contents = append(contents, content)
-			}
+			contents = append(contents, content)
 		}
 	}
 	return contents, nil

@@ -66,7 +66,16 @@ func TestRemarks(t *testing.T) {
 		"1.36 that is told not to": {"kubeadm", "v1.36.2", func(h *host) {
 			h.put("var/lib/kubelet/config.yaml", "imagePullCredentialsVerificationPolicy: NeverVerify\n")
 		}, []string{shared}},
-		"in a directory": {"k3s", "v1.34.2+k3s1", func(h *host) { h.put("var/lib/rancher/k3s/agent/etc/kubelet.conf.d/50-images.conf", on) }, nil},
+		"1.36 with other gates": {"kubeadm", "v1.36.2", func(h *host) {
+			h.put("var/lib/kubelet/config.yaml", "featureGates: {Other: false}\n")
+		}, nil},
+		"1.36, told so by the first file": {"eks", "v1.36.2", func(h *host) {
+			h.put("etc/containerd/config.toml", "[plugins.cri.registry]\nconfig_path = \"/etc/containerd/certs.d\"\n")
+			h.put("etc/kubernetes/kubelet/config.json", `{"imagePullCredentialsVerificationPolicy": "NeverVerify"}`)
+			h.put("etc/kubernetes/kubelet/config.json.d/10.json", `{}`)
+		}, []string{"(/etc/kubernetes/kubelet/config.json and /etc/kubernetes/kubelet/config.json.d): "}},
+		"without a known file": {"microk8s", "v1.34.2", nil, []string{"(its KubeletConfiguration): "}},
+		"in a directory":       {"k3s", "v1.34.2+k3s1", func(h *host) { h.put("var/lib/rancher/k3s/agent/etc/kubelet.conf.d/50-images.conf", on) }, nil},
 		"in JSON": {"eks", "v1.34.2", func(h *host) {
 			h.put("etc/kubernetes/kubelet/config.json", `{"featureGates": {"KubeletEnsureSecretPulledImages": true}}`)
 		}, []string{list}},
@@ -94,6 +103,37 @@ func TestRemarks(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// The list matters only for registries behind the gateway. What cannot be read is an error.
+func TestRemarksThatCannotBeMade(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, "eks")
+	d := desired("v1.36.2")
+	d.Hosts = nil
+	if got, err := h.Remarks(d); len(got) > 0 || err != nil {
+		t.Errorf("without a mirror: %q, %v", got, err)
+	}
+	for name, test := range map[string]struct {
+		platform, version string
+		spoil             func(h *host)
+		text              string
+	}{
+		"no such profile":        {"eks", "v1.36.2", func(h *host) { h.profile = "talos" }, "is not known"},
+		"no version":             {"eks", "x", func(*host) {}, `"x"`},
+		"a directory for a file": {"eks", "v1.36.2", func(h *host) { h.put("etc/kubernetes/kubelet/config.json/x", "") }, "kubelet/config.json"},
+		"a file for a directory": {"eks", "v1.36.2", func(h *host) { h.put("etc/kubernetes/kubelet/config.json.d", "") }, "kubelet/config.json.d"},
+		"a directory for containerd's": {"eks", "v1.36.2", func(h *host) {
+			testkit.Remove(h.t, filepath.Join(h.dir, "etc/containerd/config.toml"))
+			h.put("etc/containerd/config.toml/x", "")
+		}, "etc/containerd/config.toml"},
+	} {
+		h := newHost(t, test.platform)
+		test.spoil(h)
+		if got, err := h.Remarks(desired(test.version)); err == nil || !strings.Contains(err.Error(), test.text) {
+			t.Errorf("%s: %q, %v", name, got, err)
+		}
 	}
 }
 

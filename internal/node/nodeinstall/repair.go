@@ -21,7 +21,7 @@ func (i *Installer) Repair(d Desired) (repaired []Change, err error) {
 		}
 		var changes []Change
 		for _, c := range plan.Changes {
-			if e, isOurs := s.Entries[c.Path]; isOurs && !c.Restart && c.entry != nil && c.entry.Written == e.Written {
+			if !c.Restart && c.entry != nil && c.entry.Written == s.Entries[c.Path].Written {
 				changes = append(changes, c)
 			}
 		}

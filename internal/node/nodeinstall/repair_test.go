@@ -55,6 +55,11 @@ func TestRepair(t *testing.T) {
 			t.Errorf("%s, %s", got, h.read(hostsTOML))
 		}
 		h.put(eksFlags, flags)
+		testkit.Remove(t, filepath.Join(h.dir, ownProvider)) // the same version, and the kubelet reads it
+		without := desired("v1.36.2")
+		without.Hosts = nil // the hosts.toml is not wanted any more
+		repair(without)
+		h.put(ownProvider, testProvider)
 
 		testkit.Must(t, os.RemoveAll(filepath.Join(h.dir, "etc/containerd/certs.d")))
 		if _, err := h.Uninstall(t.Context()); err != nil {

@@ -152,16 +152,16 @@ func (s *state) owed() bool { return s.Pending != nil && !s.Pending.Restarted }
 
 // paths returns the paths of all entries in the order of their removal. The kubelet's flags come
 // first: they name files without which the kubelet would exit.
-func (s *state) paths() []string {
-	return slices.SortedFunc(maps.Keys(s.Entries), func(a, b string) int {
-		switch {
-		case s.isFlags(a) && !s.isFlags(b):
-			return -1
-		case s.isFlags(b) && !s.isFlags(a):
-			return 1
+func (s *state) paths() (flags []string) {
+	var others []string
+	for _, name := range slices.Sorted(maps.Keys(s.Entries)) {
+		if s.isFlags(name) {
+			flags = append(flags, name)
+		} else {
+			others = append(others, name)
 		}
-		return strings.Compare(a, b)
-	})
+	}
+	return append(flags, others...)
 }
 
 func (s *state) isFlags(name string) bool {
@@ -179,7 +179,7 @@ func (s *state) settled(name string) (*hostfs.File, *entry, error) {
 	if s.Pending != nil {
 		if _, is := s.Pending.Before[name]; is {
 			next, is, err := s.undone(name, current, false)
-			if err != nil || !is {
+			if !is {
 				return current, new(s.merged(name)), err
 			}
 			if was, had := s.Pending.Entries[name]; had {
@@ -265,13 +265,12 @@ func restored(tree *hostfs.Tree, v version) (hostfs.File, error) {
 
 // keep writes a backup.
 func (s *state) keep(f hostfs.File) error {
-	if is, err := s.tree.Exists(backupDir); err != nil || !is {
-		if err == nil {
-			err = s.tree.Mkdir(backupDir, 0o755)
-		}
-		if err != nil {
-			return err
-		}
+	is, err := s.tree.Exists(backupDir)
+	if err == nil && !is {
+		err = s.tree.Mkdir(backupDir, 0o755)
+	}
+	if err != nil {
+		return err
 	}
 	return put(s.tree, path.Join(backupDir, digestOf(f.Content)), hostfs.NewFile(0o600, f.Content), maxPluginBytes)
 }
@@ -282,7 +281,7 @@ func (s *state) dropBackups() error {
 	names, err := s.tree.Names(backupDir)
 	needed := s.needed()
 	names = slices.DeleteFunc(names, func(name string) bool { return needed[name] })
-	if err == nil && len(names) > 0 {
+	if len(names) > 0 {
 		err = s.save()
 	}
 	for _, name := range names {
@@ -343,7 +342,7 @@ func put(tree *hostfs.Tree, name string, f hostfs.File, limit int64) error {
 
 func remove(tree *hostfs.Tree, name string) error {
 	now, err := lookup(tree, name)
-	if err != nil || now == nil {
+	if now == nil {
 		return err
 	}
 	return tree.Remove(name, now)

@@ -40,7 +40,7 @@ var _ Watcher = Systemd{}
 // Ready returns an error if a part of systemd is missing.
 func (s Systemd) Ready(context.Context) error {
 	// sd_booted(3)
-	if is, err := s.Tree.Exists("/run/systemd/system"); err != nil || !is {
+	if is, err := s.Tree.Exists("/run/systemd/system"); !is {
 		return errors.Join(err, fmt.Errorf("%w: systemd does not run the host (%s is not there), so nothing would restart the kubelet; see pullpass node-install print", ErrProfile, s.Tree.Path("/run/systemd/system")))
 	}
 	// Otherwise systemd would be told to run a different program of the host.

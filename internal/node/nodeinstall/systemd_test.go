@@ -7,10 +7,14 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/pullpass/pullpass/internal/node/hostfs"
 	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
@@ -155,6 +159,7 @@ func TestEnded(t *testing.T) {
 			{"NRestarts=17\nActiveState=failed\n", "kubelet.service has ended, and systemd does not start it again", 0, true},
 			{"NRestarts=17\nActiveState=inactive\n", "kubelet.service has ended, and systemd does not start it again", 0, true},
 			{"ActiveState=active\n", "invalid syntax", -17, false},
+			{"ActiveState=failed\n", "invalid syntax", -17, false},
 		} {
 			answer = test.answer
 			times, err := k.Ended(t.Context())
@@ -163,6 +168,37 @@ func TestEnded(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A program that is missing, silent or cannot be looked for is named.
+func TestProgramsOfSystemd(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, "eks")
+	s, _ := commands(h, "/host", nil)
+	failure := errors.New("exit status 1")
+	s.Run = func(*exec.Cmd) ([]byte, error) { return []byte(" \n"), failure }
+	if err := s.RestartUnit(t.Context(), "x"); textOf(err) != "systemctl on the host: exit status 1" {
+		t.Errorf("error %v", err)
+	}
+	h.tree.Failing = func(name string) error {
+		if name == "/usr/bin/systemd-run" {
+			return unix.EIO
+		}
+		return nil
+	}
+	if err := s.Ready(t.Context()); !errors.Is(err, unix.EIO) {
+		t.Errorf("error %v", err)
+	}
+	h.tree.Failing = nil
+	testkit.Remove(t, filepath.Join(h.dir, "usr/bin/systemctl"))
+	if err := s.RestartUnit(t.Context(), "x"); !errors.Is(err, ErrProfile) || !strings.Contains(err.Error(), "usr/bin/systemctl is not there") {
+		t.Errorf("error %v", err)
+	}
+	testkit.Remove(t, filepath.Join(h.dir, "proc/17/stat"))
+	h.put("proc/17/stat/x", "")
+	if err := s.Ready(t.Context()); !errors.Is(err, hostfs.ErrNotRegular) {
+		t.Errorf("error %v", err)
+	}
 }
 
 func TestHealthz(t *testing.T) {
@@ -175,6 +211,9 @@ func TestHealthz(t *testing.T) {
 	status = http.StatusInternalServerError
 	if err := k.Healthy(t.Context()); err == nil || !strings.HasSuffix(err.Error(), ": 500 Internal Server Error") {
 		t.Errorf("error %v", err)
+	}
+	if err := (&HostKubelet{URL: ":"}).Healthy(t.Context()); err == nil {
+		t.Error("an address that is none is healthy")
 	}
 	server.Close()
 	if err := k.Healthy(t.Context()); err == nil {

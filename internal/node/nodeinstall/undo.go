@@ -78,7 +78,7 @@ ExecStart=/bin/sh %s
 // under that name.
 func (s *state) kept(name string) (*hostfs.File, error) {
 	f, err := lookup(s.tree, hostfs.Kept(name))
-	if errors.Is(err, hostfs.ErrNotRegular) || err == nil && f != nil && versionOf(*f) != *s.Pending.Before[name] {
+	if errors.Is(err, hostfs.ErrNotRegular) || f != nil && versionOf(*f) != *s.Pending.Before[name] {
 		return nil, nil
 	}
 	return f, err
@@ -86,7 +86,7 @@ func (s *state) kept(name string) (*hostfs.File, error) {
 
 // undone returns the result of a roll-back for a file, and whether the roll-back changes it. A
 // roll-back leaves a file without a replacement. Unless it is forced, it also leaves a file that
-// others have changed since.
+// others have changed since. It changes none of which it returns an error.
 func (s *state) undone(name string, current *hostfs.File, forced bool) (next *hostfs.File, is bool, err error) {
 	before := s.Pending.Before[name]
 	isOurs := forced || current != nil && versionOf(*current) == s.Entries[name].Written

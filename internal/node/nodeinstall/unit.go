@@ -66,7 +66,7 @@ func unitFiles(tree *hostfs.Tree, unit string) (all []string, err error) {
 			continue
 		}
 		// A link to another unit is an alias, and the drop-ins of both count.
-		if target, err := tree.Follow(main); err == nil && path.Base(target) != unit && path.Ext(target) == path.Ext(unit) {
+		if target, _ := tree.Follow(main); path.Ext(target) == path.Ext(unit) {
 			names = []string{path.Base(target), unit}
 		}
 		all = append(all, main)
@@ -144,7 +144,7 @@ func unitWords(s string) (all []string) {
 			i++
 			word.WriteByte(s[i])
 			inside = true
-		case quote != 0 && c == quote:
+		case c == quote:
 			quote = 0
 		case quote == 0 && (c == '"' || c == '\''):
 			quote, inside = c, true
@@ -167,16 +167,13 @@ func unitWords(s string) (all []string) {
 
 // isAssigned reports whether others assign our variable in the file that we may change.
 func (s flagSource) isAssigned(tree *hostfs.Tree, file string, ours []string, e entry) (bool, error) {
-	if s.form != formEnvironment {
-		return false, nil
-	}
 	content, err := readIfThere(tree, file)
 	if err != nil {
 		return false, err
 	}
 	own := edit{Form: s.form, Variable: s.variable}
 	_, found, err := own.assignment(content)
-	if err != nil || !found {
+	if !found {
 		return false, err
 	}
 	flags, err := own.flags(content)
@@ -248,8 +245,8 @@ func environmentFiles(tree *hostfs.Tree, unit, name string) ([]string, error) {
 					return nil, err
 				}
 				names = slices.DeleteFunc(all, func(base string) bool {
-					is, err := path.Match(part, base)
-					return err != nil || !is || base[0] == '.' && part[0] != '.'
+					is, _ := path.Match(part, base) // an invalid pattern matches nothing
+					return !is || base[0] == '.' && part[0] != '.'
 				})
 			}
 			for _, base := range names {
@@ -310,26 +307,30 @@ func (c command) words(variable string) (before, behind []string, err error) {
 	return before, behind, nil
 }
 
-// flagsOfUnit returns the provider flags that the unit gives the kubelet before ours. It is an error
-// if the unit has flags that count more than ours.
-func (s flagSource) flagsOfUnit(tree *hostfs.Tree, unit, file string, isAssigned bool) (v flagValues, err error) {
+// flagsOfUnit returns the provider flags that the unit gives the kubelet before ours, which are in the
+// file. It is an error if the unit has flags that count more than ours.
+func (s flagSource) flagsOfUnit(tree *hostfs.Tree, unit, file string, ours []string, e entry) (v flagValues, err error) {
+	if s.form == formArguments {
+		return v, nil // the kubelet has no others
+	}
 	c, err := commandOf(tree, unit)
-	if err != nil || s.form == formArguments {
+	if err != nil {
 		return v, err
 	}
 	if err := c.isPlain(s.variable); err != nil {
 		return v, err
 	}
-	switch {
-	case s.form == formEnvironment:
-		if err := s.isAlone(c, file, isAssigned); err != nil {
-			return v, err
-		}
-		return s.flagsOfCommand(c)
-	case s.form == formRancher:
+	if s.form == formRancher {
 		return c.flagsOfRancher(file)
 	}
-	return v, nil
+	isAssigned, err := s.isAssigned(tree, file, ours, e)
+	if err != nil {
+		return v, err
+	}
+	if err := s.isAlone(c, file, isAssigned); err != nil {
+		return v, err
+	}
+	return s.flagsOfCommand(c)
 }
 
 // isPlain returns an error if a shell gives the kubelet provider flags: in a word of the command, or
@@ -353,7 +354,7 @@ func (c command) isPlain(variable string) error {
 			if err != nil && !errors.Is(err, hostfs.ErrTooLarge) && !errors.Is(err, hostfs.ErrNotRegular) {
 				return err
 			}
-			if err != nil || !strings.HasPrefix(string(content), "#!") {
+			if !strings.HasPrefix(string(content), "#!") {
 				continue // a program: most are larger than what is read here
 			}
 			text = string(content)
@@ -390,7 +391,7 @@ func (s flagSource) isAlone(c command, file string, isAssigned bool) error {
 		if err != nil {
 			return err
 		}
-		if a, found, err := (edit{Variable: s.variable}).assignment(content); err == nil && found && (isBehind || a.end > a.start && !isAssigned) {
+		if a, found, _ := (edit{Variable: s.variable}).assignment(content); found && (isBehind || a.end > a.start && !isAssigned) {
 			place = other
 		}
 	}

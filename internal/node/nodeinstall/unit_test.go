@@ -1,9 +1,15 @@
 package nodeinstall
 
 import (
+	"errors"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
 const dropIn = "etc/systemd/system/kubelet.service.d/20-local.conf"
@@ -37,6 +43,20 @@ func TestUnitThatAssignsOurVariable(t *testing.T) {
 		"a script":                      {"ExecStart=\nExecStart=-/opt/start $KUBELET_EXTRA_ARGS\n", "", true},
 		"a specifier that is not known": {"EnvironmentFile=-/etc/%H.env\n", "", true},
 		"the file taken back":           {"EnvironmentFile=\n", "", true},
+		"a relative name of a file":     {"EnvironmentFile=etc/kubelet.env\n", "KUBELET_EXTRA_ARGS=--v=3\n", false},
+		"a file before with nothing":    {"EnvironmentFile=\nEnvironmentFile=/etc/empty.env\nEnvironmentFile=/etc/default/kubelet\n", "", false},
+		"a pattern with hidden files":   {"EnvironmentFile=-/etc/kubelet.d/*\n", "KUBELET_EXTRA_ARGS=--v=3\n", false},
+		"a pattern for hidden files":    {"EnvironmentFile=-/etc/kubelet.d/.*\n", "KUBELET_EXTRA_ARGS=--v=3\n", true},
+		"a pattern below a file":        {"EnvironmentFile=-/etc/passw*/*\n", "", false},
+		"an invalid pattern":            {"EnvironmentFile=-/etc/kubelet.en[\n", "KUBELET_EXTRA_ARGS=--v=3\n", false},
+		"a drop-in that leads nowhere":  {"", "", false},
+		"plugins of a shell":            {"ExecStart=\nExecStart=/bin/sh -c 'exec kubelet --image-credential-provider-bin-dir=/x $KUBELET_EXTRA_ARGS'\n", "", true},
+		"an odd file of a shell":        {"EnvironmentFile=/etc/odd.env\nEnvironment=X=--v=2\nExecStart=\nExecStart=/bin/sh -c 'exec kubelet $ODD $X $KUBELET_EXTRA_ARGS'\n", "", true},
+		"an odd file, and a later one":  {"EnvironmentFile=/etc/odd.env\nEnvironmentFile=/etc/none.env\nExecStart=\nExecStart=/bin/sh -c 'exec kubelet $ODD $MORE $KUBELET_EXTRA_ARGS'\n", "", true},
+		"an odd file of others":         {"EnvironmentFile=/etc/other.env\nExecStart=\nExecStart=/usr/bin/kubelet $OTHER $KUBELET_EXTRA_ARGS\n", "", false},
+		"a large program":               {"ExecStart=\nExecStart=/opt/kubelet $KUBELET_EXTRA_ARGS\n", "", false},
+		"a directory as the program":    {"ExecStart=\nExecStart=/opt $KUBELET_EXTRA_ARGS\n", "", false},
+		"a name without a directory":    {"ExecStart=\nExecStart=start $KUBELET_EXTRA_ARGS\n", "", false},
 		"a file that cannot be read":    {"EnvironmentFile=/etc/odd.env\nExecStart=\nExecStart=/usr/bin/kubelet $ODD $KUBELET_EXTRA_ARGS\n", "", true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -47,6 +67,14 @@ func TestUnitThatAssignsOurVariable(t *testing.T) {
 			h.put("etc/more.env", "MORE=\"--image-credential-provider-config=/c.yaml\"\n")
 			h.put("etc/none.env", "MORE=\n")
 			h.put("opt/start", "#!/bin/sh\nexec kubelet --image-credential-provider-config=/c.yaml \"$@\"\n")
+			h.put("etc/empty.env", "KUBELET_EXTRA_ARGS=\n")
+			h.put("etc/kubelet.d/.hidden", "KUBELET_EXTRA_ARGS=--v=1\n")
+			h.put("etc/other.env", "OTHER=\"a 'b' \\\nc\"\n")
+			h.put("opt/kubelet", strings.Repeat("x", maxFileBytes+1))
+			h.put("start", "#!/bin/sh\nexec kubelet --image-credential-provider-config=/c.yaml \"$@\"\n")
+			if name == "a drop-in that leads nowhere" {
+				h.link(strings.Replace(dropIn, "20-local", "30-none", 1), "/etc/none.conf")
+			}
 			h.put("etc/odd.env", "ODD=\"--image_credential_provider_config='/c.yaml' \\\n--v=2\"\n")
 			if test.flags != "" {
 				h.put("etc/default/kubelet", test.flags)
@@ -136,7 +164,7 @@ func TestUnitLines(t *testing.T) {
 func TestUnitWords(t *testing.T) {
 	t.Parallel()
 	for value, want := range map[string]string{
-		``: ``, ` a  b `: `a|b`, `"a b" c`: `a b|c`, `A="b c"d 'e "f'`: `A=b cd|e "f`, `""`: ``, `"a`: `a`, `"a\"b" 'c\'d' \\ \x`: `a"b|c'd|\|\x`,
+		``: ``, ` a  b `: `a|b`, `"a b" c`: `a b|c`, `A="b c"d 'e "f'`: `A=b cd|e "f`, `""`: ``, `"a`: `a`, `"a\"b" 'c\'d' \\ \x`: `a"b|c'd|\|\x`, `a\`: `a\`,
 	} {
 		if got := strings.Join(unitWords(value), "|"); got != want {
 			t.Errorf("%q is %q, want %q", value, got, want)
@@ -161,10 +189,13 @@ func TestProviderFlagsOfRancher(t *testing.T) {
 		"replaced by a later kubelet-arg": {
 			"etc/rancher/k3s/config.yaml.d/10.yaml": "kubelet-arg: [image-credential-provider-config=/none]\n", file: "kubelet-arg: [v=2]\n" + config,
 		},
-		"with +, of an anchor":        {file: "a: &a /opt/x/c.yaml\nimage-credential-provider-config+: *a\nimage-credential-provider-bin-dir: /opt/x\n"},
-		"a list of an anchor":         {file: "a: &a [image-credential-provider-config=/opt/x/c.yaml, image-credential-provider-bin-dir=/opt/x]\nkubelet-arg: *a\n"},
-		"with hyphens":                {file: "kubelet-arg: [--image-credential-provider-config=/opt/x/c.yaml, --image-credential-provider-bin-dir=/opt/x]\n"},
-		"before a later kubelet-arg+": {file: args, "etc/rancher/k3s/config.yaml.d/99-z.yaml": "kubelet-arg+: [v=2]\n"},
+		"with +, of an anchor":          {file: "a: &a /opt/x/c.yaml\nimage-credential-provider-config+: *a\nimage-credential-provider-bin-dir: /opt/x\n"},
+		"a list of an anchor":           {file: "a: &a [image-credential-provider-config=/opt/x/c.yaml, image-credential-provider-bin-dir=/opt/x]\nkubelet-arg: *a\n"},
+		"with hyphens":                  {file: "kubelet-arg: [--image-credential-provider-config=/opt/x/c.yaml, --image-credential-provider-bin-dir=/opt/x]\n"},
+		"beside a file of another kind": {file: config, "etc/rancher/k3s/config.yaml.d/60.txt": "image-credential-provider-config: /none\n"},
+		"beside an empty file":          {file: config, "etc/rancher/k3s/config.yaml": ""},
+		"beside others with _":          {file: args, "etc/rancher/k3s/config.yaml": "kubelet-arg: [max_pods=200]\n"},
+		"before a later kubelet-arg+":   {file: args, "etc/rancher/k3s/config.yaml.d/99-z.yaml": "kubelet-arg+: [v=2]\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			onHost(t, "k3s", func(t *testing.T, h *host) {
@@ -182,6 +213,7 @@ func TestProviderFlagsOfRancher(t *testing.T) {
 		"with underscores":           {"etc/rancher/k3s/config.yaml", "kubelet-arg: [image_credential_provider_config=/c.yaml]\n", "write it with hyphens"},
 		"another config":             {unit, start + " -c /etc/k3s.yaml\n", "reads "},
 		"another config by variable": {unit, start + "\nEnvironment=K3S_CONFIG_FILE=/etc/k3s.yaml\n", "reads "},
+		"another config at once":     {unit, start + " --config=/etc/k3s.yaml\n", "reads "},
 		"a later kubelet-arg":        {"etc/rancher/k3s/config.yaml.d/99-z.yml", "kubelet-arg: v=2\n", "write kubelet-arg+"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -190,6 +222,94 @@ func TestProviderFlagsOfRancher(t *testing.T) {
 			h.put(test.file, test.content)
 			h.untouched(ErrProfile, test.want, func() error { _, err := h.Status(desired("v1.36.2")); return err })
 		})
+	}
+}
+
+// What cannot be read is an error, where it can have flags of the kubelet.
+func TestFlagsOfRancherThatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	const start = "[Service]\nEnvironmentFile=/etc/odd.env\n"
+	for name, test := range map[string]struct {
+		file, content string
+		want          error
+		text          string
+	}{
+		"no YAML":               {"etc/rancher/k3s/config.yaml", "{", nil, "is not YAML"},
+		"no mapping":            {"etc/rancher/k3s/config.yaml", "[x]", nil, "is not a YAML mapping"},
+		"the place of a file":   {"etc/systemd/system/k3s-agent.service", start + "ExecStart=/usr/local/bin/k3s agent\n", errForm, "odd.env"},
+		"a word of the command": {"etc/systemd/system/k3s-agent.service", start + "EnvironmentFile=/etc/place.env\nExecStart=/usr/local/bin/k3s agent $ODD\n", errForm, "odd.env"},
+	} {
+		h := newHost(t, "k3s")
+		h.put("etc/odd.env", "ODD=\"--image_credential_provider_config='/c.yaml' \\\n--v=2\"\n")
+		h.put("etc/place.env", "K3S_CONFIG_FILE=/etc/rancher/k3s/config.yaml\n")
+		h.put(test.file, test.content)
+		before := h.writes()
+		if _, err := h.Status(desired("v1.36.2")); err == nil || !strings.Contains(err.Error(), test.text) || test.want != nil && !errors.Is(err, test.want) {
+			t.Errorf("%s: error %v", name, err)
+		}
+		h.expect(name, h.writes(), before)
+	}
+}
+
+// After the installation, the flags of the unit are looked at as before it.
+func TestUnitThatChangesAfterTheInstallation(t *testing.T) {
+	const environment = "[Service]\nEnvironment=KUBELET_EXTRA_ARGS=--v=2\n"
+	for name, test := range map[string]struct {
+		flags, before, after string
+		refused              bool
+	}{
+		"flags of others":      {"KUBELET_EXTRA_ARGS=--v=3\n", environment, environment, false},
+		"nothing of others":    {"KUBELET_EXTRA_ARGS=\"\"\n", environment, environment, false},
+		"ours alone":           {"", "[Service]\n", environment, true},
+		"a shell without them": {"", "[Service]\n", "[Service]\nExecStart=\nExecStart=/bin/sh -c 'exec kubelet $KUBELET_EXTRA_ARGS'\n", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onHost(t, "kubeadm", func(t *testing.T, h *host) {
+				h.put(dropIn, test.before)
+				if test.flags != "" {
+					h.put("etc/default/kubelet", test.flags)
+				}
+				h.apply(desired("v1.36.2"))
+				h.put(dropIn, test.after)
+				if plan, err := h.Status(desired("v1.36.2")); errors.Is(err, ErrProfile) != test.refused || err == nil && !plan.isDone() {
+					t.Errorf("%+v, %v", plan, err)
+				}
+			})
+		})
+	}
+}
+
+// MicroK8s starts the kubelet with the lines of its file, whatever its unit has. A line can end with a backslash.
+func TestUnitOfMicroK8s(t *testing.T) {
+	onHost(t, "microk8s", func(t *testing.T, h *host) {
+		h.put("etc/systemd/system/snap.microk8s.daemon-kubelite.service", "[Service]\nExecStart=/bin/sh -c 'x --image-credential-provider-config=/c.yaml'\n")
+		h.put("var/snap/microk8s/8120/args/kubelet", "--v=2 \\\n")
+		if plan := h.apply(desired("v1.36.2")); !plan.Restart {
+			t.Errorf("%+v", plan)
+		}
+	})
+}
+
+// The drop-ins of all services count for a unit that is masked, too.
+func TestLinesOfAMaskedUnit(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, "k3s")
+	testkit.Remove(t, filepath.Join(h.dir, "etc/systemd/system"))
+	h.link("etc/systemd/system/k3s.service", "/dev/null")
+	h.put("dev/null", "")
+	h.put("etc/systemd/system/service.d/40.conf", "ExecStart=of all services\n")
+	if lines, err := unitLines(h.tree, "k3s.service"); err != nil || len(lines) != 1 || lines[0].value != "of all services" {
+		t.Errorf("%v, %v", lines, err)
+	}
+}
+
+// A directory that cannot be read hides files that count.
+func TestPatternThatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	tree, _ := bare(t)
+	tree.Failing = func(string) error { return unix.EIO }
+	if files, err := environmentFiles(tree, "kubelet.service", "/etc/*.env"); !errors.Is(err, unix.EIO) {
+		t.Errorf("%q, %v", files, err)
 	}
 }
 

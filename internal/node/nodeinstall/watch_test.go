@@ -237,6 +237,7 @@ func TestAKubeletThatEnds(t *testing.T) {
 		"three times":                {hopeless, nil, 10 * time.Second},
 		"for good":                   {0, ErrUnhealthy, 10 * time.Second},
 		"twice":                      {hopeless - 1, nil, patience},
+		"three times, and again":     {hopeless, ErrStarting, 10 * time.Second},
 		"three times, but uncounted": {hopeless, errors.New("systemctl is busy"), patience},
 	} {
 		t.Run(name, func(t *testing.T) {
