@@ -120,6 +120,10 @@ func TestRequiredFields(t *testing.T) {
 		if _, err := List(t.Context(), whole.REST, namespace); err == nil {
 			t.Error("an address that is none has Nodes")
 		}
+		whole.REST = &rest.Config{Host: "https://api.example.com", TLSClientConfig: rest.TLSClientConfig{CAFile: "missing.pem"}}
+		if _, err := New(whole); err == nil || !strings.Contains(err.Error(), "missing.pem") {
+			t.Errorf("a CA that is missing: %v", err)
+		}
 	})
 }
 
