@@ -266,6 +266,16 @@ func TestAFlagOfOthersNamesOurFile(t *testing.T) {
 	})
 }
 
+// A kubelet gets the file that we would create only by a flag, so one of others there is not its own.
+func TestAFileOfOthersThatTheKubeletDoesNotHave(t *testing.T) {
+	onHost(t, "kubeadm", func(t *testing.T, h *host) {
+		h.put("etc/pullpass/credential-provider.yaml", testProvider)
+		h.untouched(ErrForeign, "credential-provider.yaml", func() error { _, err := h.Apply(t.Context(), desired("v1.33.5")); return err })
+		h.apply(desired("v1.36.2"))
+		h.expectWanted("kubeadm", "want/")
+	})
+}
+
 // Files of an interrupted apply that are neither there nor wanted are no part of the plan.
 func TestThePlanAfterAnInterruptedApply(t *testing.T) {
 	onHost(t, "kubeadm", func(t *testing.T, h *host) {

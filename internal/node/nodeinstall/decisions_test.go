@@ -398,7 +398,7 @@ func TestFlagsInFiles(t *testing.T) {
 		t.Errorf("%q, %v", got, err)
 	}
 	for content, want := range map[string]string{
-		"X=--a": "--a", "#X=--a\n": "", ";X=--a\n": "", " # X\n\n \n": "", "X\n": "", "Y=--a\n": "", "X=--a\nX=\"--b\"\n": "--b",
+		"X=--a": "--a", "#X=--a\n": "", ";X=--a\n": "", " # X\n\n \n": "", "; a \\\nX=--a": "--a", "# a \\\nX=--a": "--a", "X\n": "", "Y=--a\n": "", "X=--a\nX=\"--b\"\n": "--b",
 	} {
 		if got, err := (edit{Form: formEnvironment, Variable: "X"}).flags([]byte(content)); err != nil || strings.Join(got, " ") != want {
 			t.Errorf("%q: %q, %v", content, got, err)
@@ -428,6 +428,10 @@ func TestArgumentsOfTheGateway(t *testing.T) {
 		if err != nil || (string(got) != string(test.content)) != test.changed || strings.Contains(string(got), `"--certs-dir=/x"`) != test.changed {
 			t.Errorf("%s, %v", got, err)
 		}
+	}
+	both := with(`["--gateway=https://gateway.example.com"]}, {name: c, args: ["--registry=ghcr.io"]`)
+	if got, err := withCertsDir(both, "/x"); err != nil || strings.Count(string(got), "--certs-dir") != 1 {
+		t.Errorf("%s, %v", got, err)
 	}
 	for _, test := range []struct {
 		content []byte

@@ -180,6 +180,9 @@ func TestProgramsOfSystemd(t *testing.T) {
 	if err := s.RestartUnit(t.Context(), "x"); textOf(err) != "systemctl on the host: exit status 1" {
 		t.Errorf("error %v", err)
 	}
+	if _, _, err := s.Restarts(t.Context(), "x"); !errors.Is(err, failure) {
+		t.Errorf("error %v", err)
+	}
 	h.tree.Failing = func(name string) error {
 		if name == "/usr/bin/systemd-run" {
 			return unix.EIO

@@ -638,7 +638,7 @@ func TestRemove(t *testing.T) {
 		n := f.nodes["node-00"]
 		text := `{"state":"failed","since":"2026-03-01T12:00:00Z"}`
 		f.api.Merge("nodes", "", n.name, kubetest.Object{"metadata": kubetest.Object{"annotations": kubetest.Object{Key: text}, "labels": kubetest.Object{Key: "failed"}}})
-		f.putLease("", "", &Stop{Node: n.name, UID: "uid-" + n.name})
+		f.putLease("", "", &Stop{Node: n.name, UID: "uid-" + n.name, Revision: "x"})
 		time.Sleep(20 * time.Minute)
 		if late.installed() || late.record() != (Record{}) || n.record() != (Record{}) || f.holder() != "" || f.stopped() != nil {
 			t.Errorf("installed %t, %+v, %+v, the turn is that of %q, stopped: %v", late.installed(), late.record(), n.record(), f.holder(), f.stopped())
