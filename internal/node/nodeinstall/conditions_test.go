@@ -270,6 +270,7 @@ func TestAFlagOfOthersNamesOurFile(t *testing.T) {
 func TestAFileOfOthersThatTheKubeletDoesNotHave(t *testing.T) {
 	onHost(t, "kubeadm", func(t *testing.T, h *host) {
 		h.put("etc/pullpass/credential-provider.yaml", testProvider)
+		h.before = h.files()
 		h.untouched(ErrForeign, "credential-provider.yaml", func() error { _, err := h.Apply(t.Context(), desired("v1.33.5")); return err })
 		h.apply(desired("v1.36.2"))
 		h.expectWanted("kubeadm", "want/")

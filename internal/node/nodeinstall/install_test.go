@@ -240,7 +240,7 @@ func TestUpgradeOfTheKubelet(t *testing.T) {
 		if got := h.read(eksConfig); got != original || !plan.Restart || h.kubelet.restarts != 2 {
 			t.Errorf("%d restarts, %s", h.kubelet.restarts, got)
 		}
-		if !slices.Contains(actions(plan), "restore /"+eksConfig+": is not wanted any more") {
+		if actions(plan)[0] != "restore /"+eksConfig+": is not wanted any more" { // before its provider is in another file, too
 			t.Errorf("%q", actions(plan))
 		}
 		h.expectWanted("eks", "want/")
@@ -266,6 +266,23 @@ func TestBareK3s(t *testing.T) {
 		if got := h.files(); got["/"+config] != "" || got["/etc/pullpass/credential-providers/platform.yaml"] != "" || h.read(ownProvider) != testProvider {
 			t.Errorf("%v", got)
 		}
+		// Flags go before what they name.
+		if first := actions(h.apply(desired("v1.33.5+k3s1")))[0]; first != "remove /etc/rancher/k3s/config.yaml.d/99-pullpass.yaml: is not wanted any more" {
+			t.Error(first)
+		}
+		h.expectUninstalled()
+	})
+}
+
+// The file of the old form goes after the flags have changed.
+func TestUpgradeOfAKubeletWithItsOwnFile(t *testing.T) {
+	onHost(t, "kubeadm", func(t *testing.T, h *host) {
+		h.apply(desired("v1.33.5"))
+		all := actions(h.apply(desired("v1.36.2")))
+		if last := all[len(all)-1]; last != "remove /etc/pullpass/credential-provider.yaml: is not wanted any more" {
+			t.Errorf("%q", all)
+		}
+		h.expectWanted("kubeadm", "want/")
 		h.expectUninstalled()
 	})
 }

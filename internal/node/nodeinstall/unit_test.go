@@ -208,6 +208,7 @@ func TestProviderFlagsOfRancher(t *testing.T) {
 	}
 	for name, test := range map[string]struct{ file, content, want string }{
 		"kubelet-arg of the command": {unit, start + " --kubelet-arg=image-credential-provider-config=/c.yaml\n", "--kubelet-arg, where it counts more"},
+		"kubelet-arg, and more":      {unit, start + " --kubelet-arg=image-credential-provider-config=/c.yaml --debug\n", "--kubelet-arg, where it counts more"},
 		"kubelet-arg apart":          {unit, start + " '--kubelet-arg' 'image_credential_provider_bin_dir=/x'\n", "--kubelet-arg, where it counts more"},
 		"kubelet-arg in a shell":     {unit, "[Service]\nExecStart=/bin/sh -c 'k3s agent --kubelet-arg=image-credential-provider-config=/c.yaml'\n", "by a shell"},
 		"with underscores":           {"etc/rancher/k3s/config.yaml", "kubelet-arg: [image_credential_provider_config=/c.yaml]\n", "write it with hyphens"},
