@@ -79,7 +79,7 @@ func TestWhatARejectedPlanDoes(t *testing.T) {
 	})
 }
 
-// What runs already is not rejected, whatever is remembered.
+// A configuration that runs already is not rejected, whatever is remembered.
 func TestACurrentConfigurationIsNotRejected(t *testing.T) {
 	onHost(t, "eks", func(t *testing.T, h *host) {
 		digest := h.apply(desired("v1.36.2")).Digest
@@ -277,7 +277,7 @@ func TestAFileOfOthersThatTheKubeletDoesNotHave(t *testing.T) {
 	})
 }
 
-// Files of an interrupted apply that are neither there nor wanted are no part of the plan.
+// Files of an interrupted apply that are neither there nor wanted are left out of the plan.
 func TestThePlanAfterAnInterruptedApply(t *testing.T) {
 	onHost(t, "kubeadm", func(t *testing.T, h *host) {
 		h.onlyRecord(desired("v1.33.5"))

@@ -106,7 +106,7 @@ func TestRemarks(t *testing.T) {
 	}
 }
 
-// The list matters only for registries behind the gateway. What cannot be read is an error.
+// The list matters only for registries behind the gateway. A file that cannot be read is an error.
 func TestRemarksThatCannotBeMade(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, "eks")

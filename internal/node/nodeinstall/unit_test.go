@@ -226,7 +226,7 @@ func TestProviderFlagsOfRancher(t *testing.T) {
 	}
 }
 
-// What cannot be read is an error, where it can have flags of the kubelet.
+// A file that cannot be read is an error if it can have flags of the kubelet.
 func TestFlagsOfRancherThatCannotBeRead(t *testing.T) {
 	t.Parallel()
 	const start = "[Service]\nEnvironmentFile=/etc/odd.env\n"

@@ -59,7 +59,7 @@ var forbidden = kubetest.Status(http.StatusForbidden, "Forbidden", "not yours")
 func same(a, b *Stop) bool { return a == nil && b == nil || a != nil && b != nil && *a == *b }
 
 // A node gets the turn if no other has it, and no change that has failed on a node that is still there.
-// What cannot be asked is an error, and nothing is changed then.
+// An API server that does not answer is an error, and nothing is changed then.
 func TestWhoGetsTheTurn(t *testing.T) {
 	ofOther, ofOld := &Stop{"other", "other-uid", "r", "it failed"}, &Stop{"other", "other-uid", "old", "it failed"}
 	ofOurs, ofOurNames := &Stop{"node", "uid", "r", "it failed"}, &Stop{"node", "uid-before", "r", "it failed"}
@@ -139,8 +139,8 @@ func TestWhoGetsTheTurn(t *testing.T) {
 	}
 }
 
-// A node ends its own turn alone, and writes and removes its own Stop alone. What is already there is not
-// written again.
+// A node ends its own turn alone, and writes and removes its own Stop alone. A text that is already there is
+// not written again.
 func TestWhatTheEndOfATurnWrites(t *testing.T) {
 	failure, before, ofOther := &Stop{"node", "uid", "r", "it failed"}, &Stop{"node", "uid", "r", "it failed before"}, &Stop{"other", "other-uid", "r", "it failed"}
 	conflict := kubetest.Status(http.StatusConflict, "Conflict", "changed")
@@ -199,7 +199,7 @@ func TestWhatTheEndOfATurnWrites(t *testing.T) {
 	}
 }
 
-// Others have the turn at once when the Lease says so. What cannot be asked ends the turn only after its time.
+// Others have the turn at once when the Lease says so. An API server that does not answer ends the turn only after its time.
 func TestRenewals(t *testing.T) {
 	for name, test := range map[string]struct {
 		disturb func(*fleet)

@@ -18,7 +18,7 @@ import (
 	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
-// What is told: a new state or reason in the log, and those that matter to people in an event.
+// A new state or reason is told in the log, and in an event if it matters to people.
 func TestWhatIsTold(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -160,7 +160,7 @@ func TestTheTurnIsLost(t *testing.T) {
 	})
 }
 
-// What is desired cannot be made, as when a file of the pod is missing.
+// The desired state cannot be made, as when a file of the pod is missing.
 func TestNothingIsDesired(t *testing.T) {
 	in(t, 1, func(t *testing.T, f *fleet) {
 		n := f.nodes["node-00"]
