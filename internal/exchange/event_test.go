@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pullpass/pullpass/internal/base/redact"
 	"github.com/pullpass/pullpass/internal/exchange/nodeproof"
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/oidc/identity"
@@ -76,7 +77,7 @@ func TestEventsAreRedacted(t *testing.T) {
 		Proof:   &nodeproof.Proof{Message: "name " + secret},
 		Claimed: &Claimed{Issuer: secret, Subject: secret, Pod: secret, Node: secret, Secret: secret, CredentialID: "JTI=" + secret},
 	}
-	e.redact([2]string{"", secret})
+	e.redact(redact.Known("", secret))
 	for name, text := range map[string]string{
 		"client": e.Client, "client id": e.ClientID, "account": e.Account, "requested": e.Requested[0], "granted": e.Granted[0], "message": e.Message,
 		"scope": e.Scopes[0].Scope, "reason": e.Scopes[0].Reason, "remedy": e.Scopes[0].Remedy, "proof": e.Proof.Message,

@@ -77,6 +77,7 @@ type tokenRequest struct {
 	caller   nodeproof.Caller
 	parsed   registryauth.Request // zero until it is parsed
 	event    *Event
+	known    *redact.Secrets // see secrets; nil: not needed yet
 	answered bool
 }
 
@@ -186,9 +187,9 @@ func (h *Handler) fail(t *tokenRequest, err error) outcome {
 	o, secrets := classify(err, t.event.ID), t.secrets()
 	t.event.refuse(o)
 	if o.reason == refusal.InternalError {
-		h.logger.Error("token request failed", "id", t.event.ID, "error", redact.Message(err.Error(), secrets[:]...))
+		h.logger.Error("token request failed", "id", t.event.ID, "error", secrets.Message(err.Error()))
 	}
-	o.message = redact.Message(o.message, secrets[:]...)
+	o.message = secrets.Message(o.message)
 	return o
 }
 
@@ -205,7 +206,7 @@ func (h *Handler) finish(w http.ResponseWriter, t *tokenRequest) {
 	secrets := t.secrets()
 	t.event.redact(secrets)
 	span := trace.SpanFromContext(t.http.Context())
-	RedactSpan(span, t.http, secrets[:]...)
+	RedactSpan(span, t.http, secrets)
 	t.event.Describe(span)
 	h.recorder.Record(t.event)
 }

@@ -51,8 +51,8 @@ func holds(e *exchange.Event, b *bearer) {
 
 // concealTag adds the SHA-256 of what is redacted. A holder may push a tag that looks like a token, or
 // is a piece of its token, and must not thereby hide which tag that was.
-func concealTag(tag string, secrets []string) string {
-	clean := redact.Text(tag, secrets...)
+func concealTag(tag string, secrets *redact.Secrets) string {
+	clean := secrets.Text(tag)
 	if clean == tag {
 		return tag
 	}
@@ -64,13 +64,13 @@ func concealTag(tag string, secrets []string) string {
 func conceal(e *exchange.Event, r *http.Request) {
 	header := r.Header.Get("Authorization")
 	scheme, token, _ := strings.Cut(header, " ")
-	secrets := []string{token}
+	secrets := redact.Known(token)
 	if !strings.EqualFold(scheme, "Bearer") { // the value may be a credential, too
-		secrets = append(secrets, header)
+		secrets = redact.Known(token, header)
 	}
 	g := e.Gateway
 	for _, field := range []*string{&e.Client, &g.Repository} {
-		*field = redact.Text(*field, secrets...)
+		*field = secrets.Text(*field)
 	}
 	g.Reference = concealTag(g.Reference, secrets)
 	g.Tags = slices.Clone(g.Tags) // the forwarded tags stay unchanged
@@ -78,14 +78,14 @@ func conceal(e *exchange.Event, r *http.Request) {
 		g.Tags[i] = concealTag(g.Tags[i], secrets)
 	}
 	for i := range e.Requested {
-		e.Requested[i] = redact.Text(e.Requested[i], secrets...)
+		e.Requested[i] = secrets.Text(e.Requested[i])
 	}
-	e.Message = redact.Message(e.Message, secrets...)
+	e.Message = secrets.Message(e.Message)
 	span := trace.SpanFromContext(r.Context())
 	if !span.IsRecording() {
 		return
 	}
-	exchange.RedactSpan(span, r, secrets...)
+	exchange.RedactSpan(span, r, secrets)
 	e.Describe(span)
 	span.SetAttributes(
 		attribute.String("pullpass.upstream", g.Upstream),

@@ -7,7 +7,6 @@ package redact
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 )
 
@@ -22,11 +21,14 @@ const (
 	minBlob = 64
 )
 
+// Text is that of Secrets without any secret.
+func Text(s string) string { return (*Secrets)(nil).Text(s) }
+
 // Text returns s unchanged, unless it contains a likely token or a piece of one of the secrets.
 // Then it returns a fixed text with the length of s. It replaces the whole of s, because the rest
-// could be the rest of the token. It allocates only if it finds one.
-func Text(s string, secrets ...string) string {
-	if !holdsCredential(s, secrets) {
+// could be the rest of the token.
+func (k *Secrets) Text(s string) string {
+	if !k.isIn(s) {
 		return s
 	}
 	return fmt.Sprintf("[looks like a token, %d bytes]", len(s))
@@ -34,8 +36,8 @@ func Text(s string, secrets ...string) string {
 
 // Message is Text for a message of Pullpass that repeats words of a client. It replaces likely
 // tokens word by word, so that the rest stays readable.
-func Message(s string, secrets ...string) string {
-	if !holdsCredential(s, secrets) {
+func (k *Secrets) Message(s string) string {
+	if !k.isIn(s) {
 		return s
 	}
 	words := strings.Split(s, " ")
@@ -46,20 +48,15 @@ func Message(s string, secrets ...string) string {
 		if end < start {
 			start, end = 0, len(word)
 		}
-		words[i] = word[:start] + Text(word[start:end], secrets...) + word[end:]
+		words[i] = word[:start] + k.Text(word[start:end]) + word[end:]
 	}
 	// A piece may extend over several words.
-	return Text(strings.Join(words, " "), secrets...)
+	return k.Text(strings.Join(words, " "))
 }
 
-func holdsCredential(s string, secrets []string) bool {
-	if len(s) < minPiece {
-		return false
-	}
-	if looksLikeToken(s) {
-		return true
-	}
-	return slices.ContainsFunc(secrets, func(secret string) bool { return holdsPiece(s, secret) })
+// isIn reports whether s contains a likely token or a piece of one of the secrets.
+func (k *Secrets) isIn(s string) bool {
+	return len(s) >= minPiece && (looksLikeToken(s) || k.holdsPiece(s))
 }
 
 // Opaque reports whether s may contain a piece of an unknown credential: minPiece characters of

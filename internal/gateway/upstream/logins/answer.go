@@ -99,7 +99,7 @@ func Failure(err error, secrets ...registryauth.Secret) error {
 	text := err.Error()
 	text = text[:min(len(text), maxReadBytes)]
 	// The abbreviation below removes a partial token at the cut.
-	text = redact.Message(strings.Join(strings.Fields(strings.ToValidUTF8(text, "?")), " "), known...)
+	text = redact.Known(known...).Message(strings.Join(strings.Fields(strings.ToValidUTF8(text, "?")), " "))
 	told := &failure{text: term.Abbreviate(text, maxToldBytes)}
 	for _, cause := range []error{context.Canceled, context.DeadlineExceeded} {
 		if errors.Is(err, cause) {
