@@ -253,6 +253,59 @@ func TestQuestions(t *testing.T) {
 	}
 }
 
+// Programs get what the commands print, and the cluster that they do not know by name.
+func TestAnswers(t *testing.T) {
+	t.Parallel()
+	h, note := newPage(t)
+	refused := event("refused", noon)
+	refused.Result, refused.Granted, refused.Requested = exchange.ResultNone, nil, []string{"repository:other/web:pull"}
+	other := event("other", noon.Add(2*time.Second))
+	other.Pod = &exchange.Object{Name: "web-1", UID: "p2"}
+	note(refused, event("granted", noon.Add(time.Second)), other)
+	for target, want := range map[string]struct {
+		status               int
+		answer, text, wanted string
+	}{
+		"explain.json?as=team-a/web&scope=repository:team-a/web:pull":        {200, `"result":"granted"`, "GRANTED: pull", ""},
+		"explain.json?as=prod-eu/team-a/web&scope=repository:other/web:pull": {200, `"result":"none"`, "now          none 200", ""},
+		"explain.json?as=team-a/web&scope=x":                                 {422, "", "", "--scope"},
+		"explain.json?as=web":                                                {422, "", "", "is not CLUSTER/NAMESPACE/SERVICEACCOUNT"},
+		"explain.json?as=team-a/web&service=x":                               {422, "", "", "is not configured"},
+		"pod.json?uid=p1":                                                    {200, `"id":"refused"`, "team-a/web", ""},
+		"pod.json?uid=p2":                                                    {200, `"id":"other"`, "nothing: the same would be decided", ""},
+		"pod.json?uid=p3":                                                    {404, "", "", "no decision about this pod is remembered"},
+		"pod.json":                                                           {404, "", "", "no decision about this pod is remembered"},
+		"who.json?action=pull&repository=team-a/web":                         {200, `"kind":"WhoCan"`, "1 of 1 ServiceAccounts", ""},
+		"who.json?action=eat&repository=team-a/web":                          {422, "", "", "is not an action"},
+		"reach.json?account=team-a/web":                                      {200, `"serviceAccount":"prod-eu/team-a/web"`, "team-a/**: pull", ""},
+		"reach.json?account=prod-us/team-a/web":                              {422, "", "", "prod-us"},
+		"explain.json?as=team-bad/web&scope=repository:team-bad/web:pull":    {200, `"reason":"subject_denied"`, "now          refused 403", ""},
+	} {
+		var answer Answer
+		w := get(h, "/console/"+target)
+		testkit.Must(t, json.Unmarshal(w.Body.Bytes(), &answer))
+		if w.Code != want.status || !strings.Contains(string(answer.Answer), want.answer) || !strings.Contains(answer.Text, want.text) || !strings.Contains(answer.Problem, want.wanted) || (want.wanted == "") != (answer.Problem == "") {
+			t.Errorf("%s: %d %s", target, w.Code, w.Body)
+		}
+	}
+	if w := get(h, "/console/who.json", func(r *http.Request) { r.RemoteAddr = "10.1.2.3:4000" }); w.Code != 403 {
+		t.Errorf("a caller of another machine: %d", w.Code)
+	}
+}
+
+// Among several clusters, the caller means the one that Pullpass runs in.
+func TestAccountOfOwnCluster(t *testing.T) {
+	t.Parallel()
+	known := explain.Known{Config: &config.Config{Clusters: []config.Cluster{{Name: "a"}, {Name: "b"}}}}
+	if got, err := account(known, "team-a/web"); err == nil || !strings.Contains(err.Error(), `CLUSTER/team-a/web with one of the clusters ["a" "b"]`) {
+		t.Errorf("%q, %v", got, err)
+	}
+	known.Config.Clusters[1].Kubernetes.InCluster = true
+	if got, err := account(known, "team-a/web"); got != "b/team-a/web" || err != nil {
+		t.Errorf("%q, %v", got, err)
+	}
+}
+
 // A page of ten thousand decisions is as small as one of a hundred, and as quick.
 func TestManyDecisions(t *testing.T) {
 	t.Parallel()

@@ -4,6 +4,7 @@
 //
 //	Log      an exchange.Recorder that never blocks
 //	Handler  the console; it changes nothing
+//	Answer   the same for programs, such as kubectl pullpass
 //
 // The console shows audit events. They contain no secrets, but clients choose much of their text.
 // html/template escapes it, and no script turns text into HTML.

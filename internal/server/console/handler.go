@@ -116,6 +116,8 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		h.reach(w, r)
 	case "health":
 		h.health(w, r)
+	case "explain.json", "pod.json", "who.json", "reach.json":
+		h.answer(w, r, strings.TrimSuffix(path, ".json"))
 	case "style.css", "script.js", "icon.svg":
 		r.URL.Path = "/" + path
 		h.static.ServeHTTP(w, r)

@@ -243,6 +243,17 @@ func WriteWhat(w io.Writer, a *reach.What) error {
 	return err
 }
 
+// As decides a request with a valid token of a ServiceAccount (Request.As) with the present state.
+func (k Known) As(ctx context.Context, r Request) (*Explanation, error) {
+	e := k.explainer(slog.New(slog.DiscardHandler))
+	if err := e.fromName(r); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	return e.explain(ctx)
+}
+
 // Again decides the request of an event with the present state. It trusts the event as much as the
 // caller does.
 func (k Known) Again(ctx context.Context, event *exchange.Event) (*Explanation, error) {
