@@ -52,6 +52,9 @@ var rooms = []room{
 		"internal/base", "internal/cluster", "internal/config", "internal/exchange", "internal/gateway", "internal/node", "internal/oidc", "internal/policy",
 		"internal/pullsecrets", "internal/refusal", "internal/registryauth", "internal/state",
 	}, nil},
+	{"internal/kubectl", "what kubectl users ask, with their own rights", []string{
+		"internal/base", "internal/cluster", "internal/node", "internal/policy", "internal/refusal", "internal/server",
+	}, []string{"internal/config", "internal/exchange"}},
 	{"internal/test", "helpers of tests", []string{"internal/base", "internal/exchange"}, nil},
 	{"internal/simulation", "all of it in virtual time, and an oracle that knows no code that decides", nil, []string{"internal/config", "internal/pullsecrets", "internal/server", "internal/state"}},
 
@@ -59,6 +62,9 @@ var rooms = []room{
 		"internal/base", "internal/cluster", "internal/config", "internal/node", "internal/policy", "internal/pullsecrets", "internal/refusal", "internal/registryauth", "internal/server", "internal/state",
 	}, []string{"internal/exchange", "internal/gateway"}},
 	{"cmd/credential-provider", "the kubelet's plugin", []string{"internal/node"}, nil},
+	{"cmd/kubectl-pullpass", "the plugin of kubectl: flags and commands", []string{"internal/base", "internal/kubectl"}, []string{
+		"internal/config", "internal/exchange", "internal/server",
+	}},
 	{"cmd/demo", "the whole flow on one machine", nil, nil},
 	{"credential", "the package that others import: it brings nothing along", nil, nil},
 	{"cmd/docker-credential-pullpass", "the credential helper", []string{"credential"}, nil},
@@ -90,7 +96,7 @@ var libraries = map[string][]string{
 	"github.com/rogpeppe/go-internal":          {"internal/test"},
 	"github.com/santhosh-tekuri/jsonschema/v6": {"internal/test"},
 	"github.com/sirupsen/logrus":               {"cmd", "internal/test"}, // distribution's logger, which is silenced
-	"github.com/spf13/cobra":                   {"cmd/proxy"},
+	"github.com/spf13/cobra":                   {"cmd/proxy", "cmd/kubectl-pullpass"},
 	"go.opentelemetry.io/otel/attribute":       {"internal"},
 	"go.opentelemetry.io/otel/codes":           {"internal"},
 	"go.opentelemetry.io/otel/trace":           {"internal"},
@@ -99,9 +105,9 @@ var libraries = map[string][]string{
 	"golang.org/x/crypto":                      {"deploy/image/roots", "internal/test"},
 	"golang.org/x/sync":                        {"internal"},
 	"golang.org/x/sys":                         {"internal/node/hostfs"},
-	"k8s.io/api":                               {"internal/cluster", "internal/node/rollout", "internal/pullsecrets"},
+	"k8s.io/api":                               {"internal/cluster", "internal/kubectl", "internal/node/rollout", "internal/pullsecrets"},
 	"k8s.io/apimachinery":                      {"internal"},
-	"k8s.io/client-go":                         {"internal/cluster", "internal/config/setup", "internal/node/rollout", "internal/pullsecrets"},
+	"k8s.io/client-go":                         {"internal/cluster", "internal/config/setup", "internal/kubectl", "internal/node/rollout", "internal/pullsecrets"},
 	"k8s.io/klog/v2":                           {"cmd/proxy", "internal/cluster"},
 	"sigs.k8s.io/yaml":                         {"cmd/demo", "deploy/release"},
 }
@@ -131,6 +137,11 @@ var unreachable = map[string][]string{
 		"github.com/CycloneDX/cyclonedx-go", "golang.org/x/crypto/x509roots",
 		// They link every API group there is: a quarter more of a program.
 		"k8s.io/client-go/kubernetes", "k8s.io/client-go/informers", "k8s.io/client-go/tools/leaderelection",
+	},
+	// Developers install it: it has neither Pullpass's server nor every API group.
+	"cmd/kubectl-pullpass": {
+		module + "/internal/config", module + "/internal/gateway", module + "/internal/state", module + "/internal/node/hostfs",
+		"k8s.io/client-go/kubernetes", "k8s.io/client-go/informers",
 	},
 	// It runs at every pull and passes a token on without looking into it.
 	"cmd/credential-provider": {"net", "crypto"},

@@ -6,6 +6,9 @@ import "net/http"
 // changes.
 type Reason string
 
+// EventReason is the reason of the events on pods whose tokens were refused.
+const EventReason = "ImagePullDenied"
+
 // Class is a kind of refusal.
 type Class string
 

@@ -30,7 +30,6 @@ import (
 
 const (
 	eventSource = "pullpass"
-	eventReason = "ImagePullDenied"
 
 	// The rate limit for one API server. Events must not delay the requests that responses depend
 	// on. The kubelet may send 50 events a second.
@@ -153,7 +152,7 @@ func newPodEvent(e *exchange.Event, i int, involved corev1.ObjectReference, mess
 		},
 		InvolvedObject:      involved,
 		Type:                corev1.EventTypeWarning,
-		Reason:              eventReason,
+		Reason:              refusal.EventReason,
 		Message:             message,
 		Source:              corev1.EventSource{Component: eventSource},
 		ReportingController: eventSource,

@@ -431,7 +431,7 @@ func partial(r *http.Request) bool {
 }
 
 // kinds are those of objects, by resource.
-var kinds = map[string]string{"nodes": "Node", "pods": "Pod", "serviceaccounts": "ServiceAccount", "namespaces": "Namespace", "secrets": "Secret", "leases": "Lease", "configmaps": "ConfigMap",
+var kinds = map[string]string{"nodes": "Node", "pods": "Pod", "serviceaccounts": "ServiceAccount", "namespaces": "Namespace", "secrets": "Secret", "leases": "Lease", "configmaps": "ConfigMap", "events": "Event",
 	"accesspolicies": "AccessPolicy", "repositoryaccesses": "RepositoryAccess"}
 
 // encode writes an object as it was asked for.

@@ -14,22 +14,32 @@ import (
 )
 
 // selector says which objects a list or watch wants: of selectors, k=v is known.
-type selector struct{ path, field, label string }
+type selector struct{ namespace, field, label string }
 
 func newSelector(r *http.Request) selector {
 	query := r.URL.Query()
-	return selector{r.URL.Path, query.Get("fieldSelector"), query.Get("labelSelector")}
+	namespace := ""
+	if _, rest, ok := strings.Cut(r.URL.Path, "/namespaces/"); ok {
+		namespace, _, _ = strings.Cut(rest, "/")
+	}
+	return selector{namespace, query.Get("fieldSelector"), query.Get("labelSelector")}
 }
 
 func (s selector) matches(o Object) bool {
-	if node, ok := strings.CutPrefix(s.field, "spec.nodeName="); ok {
-		if spec, _ := o["spec"].(Object); spec["nodeName"] != node {
-			return false
-		}
+	if s.namespace != "" && metadata(o)["namespace"] != s.namespace {
+		return false
 	}
-	if name, ok := strings.CutPrefix(s.field, "metadata.name="); ok {
-		namespace, _ := metadata(o)["namespace"].(string)
-		if metadata(o)["name"] != name || !strings.Contains(s.path, "/namespaces/"+namespace+"/") {
+	for term := range strings.SplitSeq(s.field, ",") {
+		path, value, ok := strings.Cut(term, "=")
+		if !ok {
+			continue
+		}
+		var field any = o
+		for name := range strings.SplitSeq(path, ".") {
+			fields, _ := field.(Object)
+			field = fields[name]
+		}
+		if field != value {
 			return false
 		}
 	}

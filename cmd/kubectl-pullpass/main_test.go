@@ -1,0 +1,287 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/streaming/pkg/httpstream"
+	"k8s.io/streaming/pkg/httpstream/spdy"
+
+	"github.com/pullpass/pullpass/internal/config"
+	"github.com/pullpass/pullpass/internal/exchange"
+	"github.com/pullpass/pullpass/internal/server/console"
+	"github.com/pullpass/pullpass/internal/server/explain"
+	"github.com/pullpass/pullpass/internal/test/kubetest"
+	"github.com/pullpass/pullpass/internal/test/testkit"
+)
+
+type object = kubetest.Object
+
+// rig is a cluster with a refused pod, and a Pullpass with its console.
+type rig struct {
+	*kubetest.Server
+	kubeconfig string
+	decisions  *console.Log
+}
+
+func newRig(t *testing.T) *rig {
+	t.Helper()
+	r := &rig{Server: kubetest.NewAPIServer(t), decisions: console.NewLog(console.LogConfig{})}
+	dir := t.TempDir()
+	testkit.Write(t, dir, "kubeconfig", r.Kubeconfig())
+	r.kubeconfig = filepath.Join(dir, "kubeconfig")
+
+	r.Put("pods", object{
+		"metadata": object{"namespace": "team-a", "name": "web-0", "uid": "uid-2"},
+		"spec":     object{"serviceAccountName": "web", "nodeName": "node1"},
+		"status": object{"containerStatuses": []object{
+			{"name": "app", "image": "registry.example.com/shared/base:1", "state": object{"waiting": object{"reason": "ImagePullBackOff", "message": "Back-off pulling image"}}},
+			{"name": "beside", "image": "registry.example.com/team-a/web:1", "state": object{"running": object{}}},
+		}},
+	}, object{
+		"metadata": object{"namespace": "pullpass", "name": "pullpass-1", "uid": "uid-9", "labels": object{"app.kubernetes.io/name": "pullpass"}},
+		"spec": object{"containers": []object{{
+			"name": "pullpass", "image": "ghcr.io/pullpass/pullpass:v0.1.0", "args": []string{"serve", "--config", "/etc/pullpass/config/pullpass.yaml"},
+			"ports": []object{{"name": "https", "containerPort": 8443}, {"name": "admin", "containerPort": 9191}},
+		}}},
+		"status": object{"conditions": []object{{"type": "Ready", "status": "True"}}},
+	})
+	r.Put("serviceaccounts", object{"metadata": object{"namespace": "team-a", "name": "web", "uid": "uid-1", "annotations": object{
+		"pullpass.dev/repositories": "base/go", "kubectl.kubernetes.io/last-applied-configuration": "{}",
+	}}})
+	r.Put("events", r.event("e1", "Pullpass refused repository:shared/base:pull at registry.example.com: no rule. Remedy: ask", object{"kind": "Pod", "name": "web-0", "uid": "uid-2"}, "pullpass"),
+		r.event("e2", "of the pod before it", object{"kind": "Pod", "name": "web-0", "uid": "uid-0"}, "pullpass"),
+		r.event("e3", "of another program", object{"kind": "Pod", "name": "web-0", "uid": "uid-2"}, "other"))
+	r.Put("repositoryaccesses", object{
+		"metadata": object{"namespace": "team-a", "name": "web"},
+		"spec":     object{"serviceAccounts": []string{"web"}, "repositories": []string{"shared/base"}, "actions": []string{"pull"}},
+		"status": object{"observedGeneration": 1,
+			"conditions":   []object{{"type": "Granted", "status": "False", "reason": "NothingGranted", "message": "0 of 1 repositories are granted"}},
+			"repositories": []object{{"repository": "shared/base", "granted": "None", "reason": "no rule allows it", "remedy": "ask an administrator"}},
+		},
+	}, object{
+		"metadata": object{"namespace": "team-a", "name": "of-others"},
+		"spec":     object{"serviceAccounts": []string{"api"}, "repositories": []string{"x"}, "actions": []string{"pull"}},
+	})
+	r.Fail("create pods/portforward", r.forward(r.console(t), "9191"))
+	return r
+}
+
+func (*rig) event(name, message string, about object, component string) object {
+	return object{
+		"metadata": object{"namespace": "team-a", "name": name}, "involvedObject": about, "reason": "ImagePullDenied", "message": message, "count": 4,
+		"lastTimestamp": time.Now().Add(-time.Minute).UTC().Format(time.RFC3339), "source": object{"component": component},
+	}
+}
+
+// console serves a real one, of a policy without network.
+func (r *rig) console(t *testing.T) *httptest.Server {
+	t.Helper()
+	dir := t.TempDir()
+	testkit.Write(t, dir, "policy.yaml", `
+apiVersion: pullpass.dev/v1alpha1
+kind: AccessPolicy
+rules:
+- {name: own, subjects: [{namespaces: ["team-*"]}], allow: [{repositories: ["{namespace}/**"], actions: [pull]}]}
+`)
+	testkit.Write(t, dir, "accounts.yaml", `
+apiVersion: v1
+kind: List
+items:
+- {apiVersion: v1, kind: ServiceAccount, metadata: {name: web, namespace: team-a, uid: uid-1}}
+`)
+	cfg := testkit.Value(config.Parse([]byte(`
+apiVersion: pullpass.dev/v1alpha1
+kind: ProxyConfiguration
+clusters:
+- {name: prod-eu, issuer: "https://oidc.example.com", audiences: [registry.example.com], kubernetes: {manifestFiles: [accounts.yaml]}}
+registries: [{service: registry.example.com, issuer: pullpass.example.com}]
+policyFiles: [policy.yaml]
+`), filepath.Join(dir, "pullpass.yaml"), dir))(t)
+	known := testkit.Value(explain.Open(cfg, t.Output()))(t)
+	h := testkit.Value(console.New(console.Config{
+		Log: r.decisions, Known: func() explain.Known { return known }, Health: func() []console.Group { return nil }, Logger: slog.New(slog.DiscardHandler),
+	}))(t)
+	mux := http.NewServeMux()
+	mux.Handle(console.Prefix, h)
+	mux.HandleFunc("/readyz", func(w http.ResponseWriter, _ *http.Request) {
+		io.WriteString(w, `{"ready": true, "checks": {"issuers": [{"name": "prod-eu", "healthy": true}], "redis": [{"name": "redis:6379", "healthy": false, "message": "connection refused"}]}}`)
+	})
+	server := httptest.NewServer(mux)
+	t.Cleanup(server.Close)
+	return server
+}
+
+// decide has Pullpass note a decision about the pod.
+func (r *rig) decide(t *testing.T, scope string, result exchange.Result) {
+	t.Helper()
+	go r.decisions.Run(t.Context())
+	r.decisions.Record(&exchange.Event{
+		Time: time.Now(), ID: "DECISION", Result: result, Status: 200, Cluster: "prod-eu", Namespace: "team-a", ServiceAccount: &exchange.Object{Name: "web", UID: "uid-1"},
+		Pod: &exchange.Object{Name: "web-0", UID: "uid-2"}, Node: &exchange.Object{Name: "node1", UID: "uid-3"}, GrantType: "basic", Service: "registry.example.com", Requested: []string{scope},
+	})
+}
+
+// forward is a kubelet that forwards one port to a server.
+func (*rig) forward(to *httptest.Server, port string) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if _, err := httpstream.Handshake(r, w, []string{"portforward.k8s.io"}); err != nil {
+			return
+		}
+		streams := make(chan httpstream.Stream, 2)
+		connection := spdy.NewResponseUpgrader().UpgradeResponse(w, r, func(stream httpstream.Stream, _ <-chan struct{}) error {
+			streams <- stream
+			return nil
+		})
+		if connection == nil {
+			return
+		}
+		defer connection.Close()
+		var faults httpstream.Stream
+		for {
+			select {
+			case <-connection.CloseChan():
+				return
+			case stream := <-streams:
+				switch {
+				case stream.Headers().Get(corev1.StreamType) == corev1.StreamTypeError:
+					faults = stream
+				case stream.Headers().Get(corev1.PortHeader) != port:
+					io.WriteString(faults, "connection refused: port "+stream.Headers().Get(corev1.PortHeader))
+					faults.Close()
+					stream.Close()
+				default:
+					backend, err := net.Dial("tcp", to.Listener.Addr().String())
+					if err != nil {
+						return
+					}
+					go func() { _, _ = io.Copy(backend, stream) }()
+					go func() { _, _ = io.Copy(stream, backend); stream.Close(); backend.Close() }()
+				}
+			}
+		}
+	}
+}
+
+// kubectl runs the plugin.
+func (r *rig) kubectl(t *testing.T, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	var out, errors bytes.Buffer
+	code = run(t.Context(), append(args, "--kubeconfig", r.kubeconfig), &out, &errors)
+	return code, out.String(), errors.String()
+}
+
+// expect runs the plugin, and wants texts in its output, or absent after "!".
+func (r *rig) expect(t *testing.T, wantCode int, command string, wants ...string) string {
+	t.Helper()
+	code, stdout, stderr := r.kubectl(t, strings.Fields(command)...)
+	if code != wantCode {
+		t.Errorf("%s: exit code %d, want %d", command, code, wantCode)
+	}
+	for _, want := range wants {
+		text, unwanted := strings.CutPrefix(want, "!")
+		if strings.Contains(stdout+stderr, text) == unwanted {
+			t.Errorf("%s: want %q", command, want)
+		}
+	}
+	if t.Failed() {
+		t.Logf("%s:\n%s%s", command, stdout, stderr)
+	}
+	return stdout
+}
+
+var forbidden = kubetest.Status(http.StatusForbidden, "Forbidden", "it is forbidden")
+
+func TestWhy(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	objects := []string{
+		"pod          team-a/web-0, on node node1\naccount      web\n",
+		"waiting      app for registry.example.com/shared/base:1: ImagePullBackOff: Back-off pulling image\n",
+		"refused      1m", "s ago (4 times): Pullpass refused repository:shared/base:pull at registry.example.com: no rule. Remedy: ask\n",
+		`annotation   pullpass.dev/repositories: "base/go"`,
+		"request      RepositoryAccess web; Granted False (NothingGranted): 0 of 1 repositories are granted\n             shared/base: None: no rule allows it\n             remedy: ask an administrator\n",
+		"!of-others", "!last-applied", "!of the pod before it", "!of another program",
+	}
+	r.expect(t, 1, "why web-0 -n team-a", append(objects, "not known    explanation: Pullpass remembers no decision about this pod")...)
+	r.decide(t, "repository:shared/base:pull", exchange.ResultNone)
+	testkit.Eventually(t, "the decision is explained", func() bool {
+		_, stdout, _ := r.kubectl(t, "why", "web-0", "-n", "team-a")
+		return strings.Contains(stdout, "now          none 200")
+	})
+	r.expect(t, 1, "why web-0 -n team-a", append(objects, "\nsubject      prod-eu/team-a/web, ServiceAccount UID uid-1\n", "changed      reason: none -> scope_not_granted", "!not known")...)
+
+	var answer struct {
+		Refusals    []struct{ Count int }
+		Requests    []struct{ Status struct{ Repositories []struct{ Granted string } } }
+		Explanation struct{ Now struct{ Result string } }
+	}
+	testkit.Must(t, json.Unmarshal([]byte(r.expect(t, 1, "why web-0 -n team-a -o json")), &answer))
+	if len(answer.Refusals) != 1 || answer.Refusals[0].Count != 4 || answer.Requests[0].Status.Repositories[0].Granted != "None" || answer.Explanation.Now.Result != "none" {
+		t.Errorf("%+v", answer)
+	}
+}
+
+// What is granted now is not refused, whatever the events say.
+func TestWhyOfGrantedPod(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.decide(t, "repository:team-a/web:pull", exchange.ResultGranted)
+	testkit.Eventually(t, "the decision is explained", func() bool {
+		code, _, _ := r.kubectl(t, "why", "web-0", "-n", "team-a")
+		return code == 0
+	})
+}
+
+// Each part that the user may not read is named, with the command that checks the right.
+func TestWhyNamesMissingRights(t *testing.T) {
+	t.Parallel()
+	for request, want := range map[string]string{
+		"list events":             "not known    events: you may not list events in namespace team-a; an administrator can allow it; to check, run: kubectl auth can-i list events -n team-a --kubeconfig=",
+		"get serviceaccounts":     "not known    annotations: you may not get serviceaccounts in namespace team-a; an administrator can allow it; to check, run: kubectl auth can-i get serviceaccounts -n team-a ",
+		"list repositoryaccesses": "not known    RepositoryAccess: you may not list repositoryaccesses.pullpass.dev in namespace team-a; ",
+		"list pods":               "not known    explanation: you may not list pods in namespace pullpass; ",
+		"create pods/portforward": "not known    explanation: you may not create pods/portforward in namespace pullpass; an administrator can allow it; to check, run: kubectl auth can-i create pods --subresource=portforward -n pullpass ",
+	} {
+		t.Run(request, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t)
+			r.Fail(request, forbidden)
+			code := 1
+			if request == "list events" {
+				code = 0
+			}
+			out := r.expect(t, code, "why web-0 -n team-a", "pod          team-a/web-0", want)
+			if request == "list events" && strings.Contains(out, "no event of Pullpass") {
+				t.Errorf("an unknown is told as none: %s", out)
+			}
+		})
+	}
+}
+
+func TestWhyCannotAnswer(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.expect(t, 2, "why gone -n team-a", `namespace team-a has no pod "gone"`)
+	r.expect(t, 2, "why web-0 -n team-a -o yaml", `--output "yaml" is not known`)
+	r.expect(t, 2, "why", "accepts 1 arg(s), received 0")
+	r.expect(t, 2, "why web-0 --context other", `context "other" does not exist`)
+	r.expect(t, 1, "why web-0 -n team-a --pullpass-namespace other", "namespace other has no pod with the label app.kubernetes.io/name=pullpass; name the namespace of Pullpass with --pullpass-namespace")
+	r.Fail("list repositoryaccesses", kubetest.Status(http.StatusNotFound, "NotFound", "the server could not find the requested resource"))
+	r.Fail("create pods/portforward", r.forward(httptest.NewServer(http.NotFoundHandler()), "9191"))
+	r.expect(t, 1, "why web-0 -n team-a", "RepositoryAccess: the cluster has no RepositoryAccess objects", "explanation: the console of Pullpass is off, or too old")
+	r.Fail("create pods/portforward", r.forward(nil, "1"))
+	r.expect(t, 1, "why web-0 -n team-a", "explanation: pod pullpass-1 of namespace pullpass: the port-forward: connection refused: port 9191")
+	r.Fail("get pods", forbidden)
+	r.expect(t, 2, "why web-0 -n team-a", "you may not get pods in namespace team-a; ", "auth can-i get pods -n team-a")
+}

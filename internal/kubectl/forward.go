@@ -1,0 +1,115 @@
+package kubectl
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/httpstream"
+	"k8s.io/client-go/transport/spdy"
+)
+
+// portForwardProtocol is the version of the protocol between clients and kubelets.
+const portForwardProtocol = "portforward.k8s.io"
+
+// dial connects to a port of a pod. client-go's portforward would listen on this machine, where all
+// its users could reach the console for that time.
+func (c *Cluster) dial(ctx context.Context, pod *corev1.Pod, port int32) (net.Conn, error) {
+	address := c.core.Post().Namespace(pod.Namespace).Resource("pods").Name(pod.Name).SubResource("portforward").URL()
+	transport, upgrader, err := spdy.RoundTripperFor(c.config)
+	if err != nil {
+		return nil, err
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, address.String(), http.NoBody)
+	if err != nil {
+		return nil, err
+	}
+	request.Header.Set(httpstream.HeaderProtocolVersion, portForwardProtocol)
+	response, err := (&http.Client{Transport: transport}).Do(request)
+	if err != nil {
+		return nil, err
+	}
+	defer response.Body.Close()
+	if response.StatusCode == http.StatusForbidden {
+		return nil, c.missing("create", "pods", "portforward", pod.Namespace)
+	}
+	connection, err := upgrader.NewConnection(response)
+	if err != nil {
+		return nil, err
+	}
+	context.AfterFunc(ctx, func() { _ = connection.Close() })
+	open := func(kind string) (httpstream.Stream, error) {
+		header := http.Header{}
+		header.Set(corev1.StreamType, kind)
+		header.Set(corev1.PortHeader, strconv.Itoa(int(port)))
+		header.Set(corev1.PortForwardRequestIDHeader, "0")
+		return connection.CreateStream(header)
+	}
+	faults, err := open(corev1.StreamTypeError)
+	if err != nil {
+		return nil, errors.Join(err, connection.Close())
+	}
+	data, err := open(corev1.StreamTypeData)
+	if err != nil {
+		return nil, errors.Join(err, connection.Close())
+	}
+	forwarded := &podConn{Stream: data, connection: connection, fault: make(chan error, 1)}
+	_ = faults.Close() // only the kubelet writes to it
+	go func() {
+		text, err := io.ReadAll(io.LimitReader(faults, maxFaultBytes))
+		if len(text) > 0 {
+			err = fmt.Errorf("the port-forward: %s", text)
+		}
+		forwarded.fault <- err
+	}()
+	return forwarded, nil
+}
+
+const (
+	maxFaultBytes = 4 << 10
+	// faultWait is how long the reason for an end may come after it.
+	faultWait = time.Second
+)
+
+// podConn is a connection to a port of a pod. Its deadlines have no effect: the context of dial
+// ends it.
+type podConn struct {
+	httpstream.Stream
+	connection httpstream.Connection
+	fault      chan error // of the kubelet, or nil
+}
+
+// Read reports why the kubelet ended the connection, such as a port on which no program listens.
+func (p *podConn) Read(b []byte) (int, error) {
+	n, err := p.Stream.Read(b)
+	if n > 0 || err == nil {
+		return n, err
+	}
+	select {
+	case fault := <-p.fault:
+		if fault != nil {
+			return 0, fault
+		}
+	case <-time.After(faultWait):
+	}
+	return 0, err
+}
+
+func (p *podConn) Close() error { return errors.Join(p.Reset(), p.connection.Close()) }
+
+type podAddress struct{}
+
+func (podAddress) Network() string { return "pod" }
+func (podAddress) String() string  { return "pod" }
+
+func (p *podConn) LocalAddr() net.Addr              { return podAddress{} }
+func (p *podConn) RemoteAddr() net.Addr             { return podAddress{} }
+func (p *podConn) SetDeadline(time.Time) error      { return nil }
+func (p *podConn) SetReadDeadline(time.Time) error  { return nil }
+func (p *podConn) SetWriteDeadline(time.Time) error { return nil }
