@@ -109,7 +109,7 @@ var libraries = map[string][]string{
 	"k8s.io/apimachinery":                      {"internal"},
 	"k8s.io/client-go":                         {"internal/cluster", "internal/config/setup", "internal/kubectl", "internal/node/rollout", "internal/pullsecrets"},
 	"k8s.io/klog/v2":                           {"cmd/proxy", "internal/cluster"},
-	"sigs.k8s.io/yaml":                         {"cmd/demo", "deploy/release"},
+	"sigs.k8s.io/yaml":                         {"cmd/demo", "deploy/release", "internal/kubectl"},
 }
 
 // unreachable says what must not be linked into a package, through whatever it

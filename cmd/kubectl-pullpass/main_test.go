@@ -222,8 +222,10 @@ func TestWhy(t *testing.T) {
 	r.expect(t, 1, "why web-0 -n team-a", append(objects, "\nsubject      prod-eu/team-a/web, ServiceAccount UID uid-1\n", "changed      reason: none -> scope_not_granted", "!not known")...)
 
 	var answer struct {
-		Refusals    []struct{ Count int }
-		Requests    []struct{ Status struct{ Repositories []struct{ Granted string } } }
+		Refusals []struct{ Count int }
+		Requests []struct {
+			Status struct{ Repositories []struct{ Granted string } }
+		}
 		Explanation struct{ Now struct{ Result string } }
 	}
 	testkit.Must(t, json.Unmarshal([]byte(r.expect(t, 1, "why web-0 -n team-a -o json")), &answer))
@@ -284,4 +286,81 @@ func TestWhyCannotAnswer(t *testing.T) {
 	r.expect(t, 1, "why web-0 -n team-a", "explanation: pod pullpass-1 of namespace pullpass: the port-forward: connection refused: port 9191")
 	r.Fail("get pods", forbidden)
 	r.expect(t, 2, "why web-0 -n team-a", "you may not get pods in namespace team-a; ", "auth can-i get pods -n team-a")
+}
+
+func TestCanI(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.expect(t, 0, "can-i pull team-a/web --as team-a/web", "subject      prod-eu/team-a/web", "now          granted 200")
+	r.expect(t, 0, "can-i pull team-a/web --as web -n team-a", "now          granted 200")
+	r.expect(t, 1, "can-i pull,push team-a/web --as prod-eu/team-a/web", "now          partial 200")
+	r.expect(t, 1, "can-i pull shared/base --as team-a/web", "now          none 200")
+	r.expect(t, 1, "can-i pull shared/base --as team-a/web -o json", `"result": "none"`, `"kind": "Explanation"`)
+	r.expect(t, 2, "can-i eat%20 x --as team-a/web", "--scope")
+	r.expect(t, 2, "can-i pull x --as team-a/web --service other", `"other" is not configured`)
+	r.expect(t, 2, "can-i pull x --as team-a/", `--as "team-a/" is not [NAMESPACE/]SERVICEACCOUNT`)
+	r.expect(t, 2, "can-i pull x", `required flag(s) "as" not set`)
+	r.expect(t, 2, "can-i pull x --as web -o yaml", `--output "yaml" is not known`)
+	r.Fail("create pods/portforward", forbidden)
+	r.expect(t, 2, "can-i pull x --as team-a/web", "kubectl pullpass: you may not create pods/portforward in namespace pullpass; ")
+}
+
+func TestWhoCanAndReach(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.expect(t, 0, "who-can pull team-a/web", "who can      pull team-a/web", "1 of 1 ServiceAccounts")
+	r.expect(t, 0, "who-can push team-a/web -o json", `"kind": "WhoCan"`, `"rules": []`)
+	r.expect(t, 2, "who-can eat team-a/web", "is not an action; use pull, push or delete")
+	r.expect(t, 2, "who-can pull", "accepts 2 arg(s)")
+	r.expect(t, 0, "reach web -n team-a", "subject      prod-eu/team-a/web", "team-a/**: pull")
+	r.expect(t, 0, "reach team-a/web -o json", `"serviceAccount": "prod-eu/team-a/web"`)
+	r.expect(t, 2, "reach a/b/c/d", `SERVICEACCOUNT "a/b/c/d" is not`)
+	r.expect(t, 2, "reach prod-us/team-a/web", "prod-us")
+	r.Fail("list pods", forbidden)
+	for _, command := range []string{"who-can pull x", "reach web"} {
+		r.expect(t, 2, command, "you may not list pods in namespace pullpass; ")
+	}
+}
+
+func TestRequest(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	const manifest = `apiVersion: pullpass.dev/v1alpha1
+kind: RepositoryAccess
+metadata:
+  name: api
+  namespace: team-a
+spec:
+  actions:
+  - pull
+  - push
+  repositories:
+  - team-a/api
+  - shared/**
+  serviceAccounts:
+  - api
+`
+	if out := r.expect(t, 0, "request pull,push team-a/api shared/** --as team-a/api --dry-run=client -o yaml"); out != manifest {
+		t.Errorf("got\n%s", out)
+	}
+	r.expect(t, 0, "request pull,push team-a/api --as api -n team-a --dry-run=client", "repositoryaccess.pullpass.dev/api created (dry run)\n")
+	if r.Object("repositoryaccesses", "team-a", "api") != nil {
+		t.Error("a dry run wrote the object")
+	}
+	r.expect(t, 0, "request pull team-a/api --as api -n team-a", "repositoryaccess.pullpass.dev/api created\n")
+	written, _ := json.Marshal(r.Object("repositoryaccesses", "team-a", "api")["spec"])
+	if string(written) != `{"actions":["pull"],"repositories":["team-a/api"],"serviceAccounts":["api"]}` {
+		t.Errorf("%s", written)
+	}
+	r.expect(t, 2, "request pull team-a/api --as api -n team-a", "the RepositoryAccess api exists; choose another name with --name, or run: kubectl edit repositoryaccess api -n team-a")
+	r.expect(t, 0, "request pull team-a/api --as api -n team-a --name more -o json", `"name": "more"`)
+	r.expect(t, 2, "request eat team-a/api --as api", "RepositoryAccess pullpass/api: actions[0]")
+	r.expect(t, 2, "request pull Team --as api", "repositories[0]")
+	r.expect(t, 2, "request pull x --as a/b/c", "--as names a cluster")
+	r.expect(t, 2, "request pull x --as api --dry-run=server", `--dry-run "server" is not known`)
+	r.expect(t, 2, "request pull x --as api -o text", `--output "text" is not known; use name, json or yaml`)
+	r.Fail("create repositoryaccesses", forbidden)
+	r.expect(t, 2, "request pull x --as team-b/api", "you may not create repositoryaccesses.pullpass.dev in namespace team-b; ", "kubectl auth can-i create repositoryaccesses.pullpass.dev -n team-b")
+	r.Fail("create repositoryaccesses", kubetest.Status(http.StatusNotFound, "NotFound", "the server could not find the requested resource"))
+	r.expect(t, 2, "request pull x --as api", "the cluster has no RepositoryAccess objects")
 }

@@ -131,15 +131,15 @@ type Access struct {
 	Status     *AccessStatus  `json:"status,omitempty"`
 }
 
-func (c *Cluster) accessPath() string {
-	return "/apis/" + apiVersion + "/namespaces/" + c.Namespace + "/" + accessResource
+func accessPath(namespace string) string {
+	return "/apis/" + apiVersion + "/namespaces/" + namespace + "/" + accessResource
 }
 
 // accesses returns the RepositoryAccess objects of the namespace.
 func (c *Cluster) accesses(ctx context.Context) ([]Access, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	text, err := c.core.Get().AbsPath(c.accessPath()).Do(ctx).Raw()
+	text, err := c.core.Get().AbsPath(accessPath(c.Namespace)).Do(ctx).Raw()
 	if apierrors.IsNotFound(err) {
 		return nil, errNotInstalled
 	}
