@@ -62,8 +62,8 @@ var rooms = []room{
 		"internal/base", "internal/cluster", "internal/config", "internal/node", "internal/policy", "internal/pullsecrets", "internal/refusal", "internal/registryauth", "internal/server", "internal/state",
 	}, []string{"internal/exchange", "internal/gateway"}},
 	{"cmd/credential-provider", "the kubelet's plugin", []string{"internal/node"}, nil},
-	{"cmd/kubectl-pullpass", "the plugin of kubectl: flags and commands", []string{"internal/base", "internal/kubectl"}, []string{
-		"internal/config", "internal/exchange", "internal/server",
+	{"cmd/kubectl-pullpass", "the plugin of kubectl: flags and commands", []string{"internal/base", "internal/kubectl", "internal/node", "internal/server"}, []string{
+		"internal/config", "internal/exchange",
 	}},
 	{"cmd/demo", "the whole flow on one machine", nil, nil},
 	{"credential", "the package that others import: it brings nothing along", nil, nil},
@@ -105,9 +105,9 @@ var libraries = map[string][]string{
 	"golang.org/x/crypto":                      {"deploy/image/roots", "internal/test"},
 	"golang.org/x/sync":                        {"internal"},
 	"golang.org/x/sys":                         {"internal/node/hostfs"},
-	"k8s.io/api":                               {"internal/cluster", "internal/kubectl", "internal/node/rollout", "internal/pullsecrets"},
+	"k8s.io/api":                               {"internal/cluster", "internal/kubectl", "internal/node/progress", "internal/node/rollout", "internal/pullsecrets"},
 	"k8s.io/apimachinery":                      {"internal"},
-	"k8s.io/client-go":                         {"internal/cluster", "internal/config/setup", "internal/kubectl", "internal/node/rollout", "internal/pullsecrets"},
+	"k8s.io/client-go":                         {"internal/cluster", "internal/config/setup", "internal/kubectl", "internal/node/progress", "internal/node/rollout", "internal/pullsecrets"},
 	"k8s.io/klog/v2":                           {"cmd/proxy", "internal/cluster"},
 	"sigs.k8s.io/yaml":                         {"cmd/demo", "deploy/release", "internal/kubectl"},
 }

@@ -72,7 +72,7 @@ Exit codes: 0 for yes and for success, 1 for no, 2 for an error.`,
 	flags.StringVar(&o.Context, "context", "", "context of the kubeconfig (default: the current one)")
 	flags.StringVarP(&o.Namespace, "namespace", "n", "", "namespace (default: that of the context)")
 	flags.StringVar(&o.Pullpass, "pullpass-namespace", "pullpass", "namespace of Pullpass")
-	root.AddCommand(whyCommand(&o), canICommand(&o), whoCanCommand(&o), reachCommand(&o), requestCommand(&o), versionCommand())
+	root.AddCommand(whyCommand(&o), canICommand(&o), whoCanCommand(&o), reachCommand(&o), requestCommand(&o), statusCommand(&o), nodesCommand(&o), versionCommand())
 	return root
 }
 

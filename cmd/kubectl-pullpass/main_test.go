@@ -364,3 +364,33 @@ spec:
 	r.Fail("create repositoryaccesses", kubetest.Status(http.StatusNotFound, "NotFound", "the server could not find the requested resource"))
 	r.expect(t, 2, "request pull x --as api", "the cluster has no RepositoryAccess objects")
 }
+
+func TestStatus(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.expect(t, 0, "status", "POD          READY   IMAGE                              FAILING\npullpass-1   yes     ghcr.io/pullpass/pullpass:v0.1.0   redis redis:6379: connection refused\n")
+	r.expect(t, 0, "status -o json", `"pod": "pullpass-1"`, `"issuers": [`)
+	r.expect(t, 2, "status -o yaml", `--output "yaml" is not known`)
+	r.expect(t, 2, "status --pullpass-namespace other", "namespace other has no pod")
+	r.Fail("create pods/portforward", forbidden)
+	r.expect(t, 0, "status", "yes ", "not known: you may not create pods/portforward in namespace pullpass; ")
+	pod := r.Object("pods", "pullpass", "pullpass-1")
+	pod["status"] = object{}
+	r.Put("pods", pod)
+	r.expect(t, 1, "status", "pullpass-1   no ")
+	r.Fail("list pods", forbidden)
+	r.expect(t, 2, "status", "you may not list pods in namespace pullpass; ")
+}
+
+func TestNodes(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.Set("nodes", "node1", "annotations", object{"pullpass.dev/node-install": `{"state":"ready","profile":"kubeadm","since":"2026-03-01T12:00:00Z"}`})
+	r.expect(t, 0, "nodes", "node1   ready   2026-03-01T12:00:00Z", "node2   -       -", "1 of 2 nodes are ready")
+	r.expect(t, 0, "nodes -o json", `"state": "ready"`)
+	r.expect(t, 2, "nodes -o yaml", `--output "yaml" is not known`)
+	r.Fail("get leases", forbidden)
+	r.expect(t, 0, "nodes", "1 of 2 nodes are ready", "the turn is not known: you may not get leases in namespace pullpass-nodes; ")
+	r.Fail("list nodes", forbidden)
+	r.expect(t, 2, "nodes", "you may not list nodes in the cluster; an administrator can allow it; to check, run: kubectl auth can-i list nodes --kubeconfig=")
+}

@@ -2,22 +2,20 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"log/slog"
-	"text/tabwriter"
-	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/pullpass/pullpass/internal/base/filewatch"
-	"github.com/pullpass/pullpass/internal/base/term"
 	"github.com/pullpass/pullpass/internal/cluster/controller"
 	"github.com/pullpass/pullpass/internal/node/hostfs"
 	"github.com/pullpass/pullpass/internal/node/nodeinstall"
+	"github.com/pullpass/pullpass/internal/node/progress"
 	"github.com/pullpass/pullpass/internal/node/rollout"
 	"github.com/pullpass/pullpass/internal/server"
+	"github.com/pullpass/pullpass/internal/server/explain"
 	"github.com/pullpass/pullpass/internal/server/metrics"
 )
 
@@ -147,11 +145,14 @@ is not ready. docs/how-to/nodes.md has the states.`,
 			if err != nil {
 				return err
 			}
-			overview, err := rollout.List(cmd.Context(), connection, namespace)
+			overview, err := progress.List(cmd.Context(), connection, namespace)
 			if err != nil {
 				return err
 			}
-			return writeOverview(cmd.OutOrStdout(), overview, asJSON)
+			if asJSON {
+				return explain.WriteJSON(cmd.OutOrStdout(), overview)
+			}
+			return progress.WriteText(cmd.OutOrStdout(), overview)
 		},
 	}
 	flags := command.Flags()
@@ -159,49 +160,4 @@ is not ready. docs/how-to/nodes.md has the states.`,
 	flags.StringVar(&kubeconfig, "kubeconfig", "", "kubeconfig of the cluster; empty: the one that this runs in")
 	outputFlag(command, &output, "text", "text or json")
 	return command
-}
-
-func writeOverview(w io.Writer, o rollout.Overview, asJSON bool) error {
-	if asJSON {
-		encoder := json.NewEncoder(w)
-		encoder.SetIndent("", "  ")
-		return encoder.Encode(o)
-	}
-	ready := 0
-	table := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
-	fmt.Fprintln(table, "NODE\tSTATE\tSINCE\tKUBELET\tPROFILE\tVERSION\tREVISION\tREASON")
-	for _, n := range o.Nodes {
-		since := "-"
-		if n.State == rollout.Ready {
-			ready++
-		}
-		if n.State != "" {
-			since = n.Since.Format(time.RFC3339)
-		}
-		state := cell(string(n.State))
-		if n.Tainted {
-			state += " (tainted)"
-		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", cell(n.Node), state, since, cell(n.Kubelet), cell(n.Profile), cell(n.Version), cell(n.Revision), term.Line(n.Reason))
-	}
-	if err := table.Flush(); err != nil {
-		return err
-	}
-	fmt.Fprintf(w, "\n%d of %d nodes are ready", ready, len(o.Nodes))
-	if o.Turn != "" {
-		fmt.Fprintf(w, "; it is the turn of %s", cell(o.Turn))
-	}
-	fmt.Fprintln(w)
-	if o.Stopped != nil {
-		fmt.Fprintln(w, term.Line(o.Stopped.String()))
-	}
-	return nil
-}
-
-// cell is a word in a table. It comes from an annotation, which others can write.
-func cell(s string) string {
-	if s == "" {
-		return "-"
-	}
-	return term.Plain(s)
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/pullpass/pullpass/internal/cluster/controller"
 	"github.com/pullpass/pullpass/internal/node/hostfs"
 	"github.com/pullpass/pullpass/internal/node/nodeinstall"
+	"github.com/pullpass/pullpass/internal/node/progress"
 )
 
 const (
@@ -101,7 +102,7 @@ func New(c Config) (*Agent, error) {
 	a := &Agent{config: c, cluster: cluster{client: core, namespace: c.Namespace}, sink: controller.EventSink{Client: events}, fought: make(chan struct{}, 1)}
 	a.keeper = &keeper{installer: nodeinstall.New(nodeinstall.Config{Tree: c.Tree, Profile: c.Profile})}
 	a.turn = &turn{
-		lease:   controller.Lease{Client: leases, Namespace: c.Namespace, Name: LeaseName, Duration: turnDuration, Now: time.Now},
+		lease:   controller.Lease{Client: leases, Namespace: c.Namespace, Name: progress.LeaseName, Duration: turnDuration, Now: time.Now},
 		cluster: a.cluster, node: c.Node, log: c.Logger,
 	}
 	a.gate = &gate{Watcher: c.Watcher, allowed: a.turn.allowed}
@@ -225,7 +226,7 @@ func (a *Agent) pass(ctx context.Context) time.Duration {
 		a.mu.Unlock()
 		a.turn.uid = string(node.UID)
 		a.turn.lease.Identity = identity(node.Name, string(node.UID))
-		p := &work{Agent: a, node: node, before: recordOf(node)}
+		p := &work{Agent: a, node: node, before: progress.RecordOf(node)}
 		if err = p.do(ctx); err == nil {
 			return p.next
 		}

@@ -12,6 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
+
+	"github.com/pullpass/pullpass/internal/node/progress"
 )
 
 // requestTimeout is the time limit of one request.
@@ -85,14 +87,14 @@ func changeOf(node *corev1.Node, r *Record, untaint bool) []byte {
 		is   map[string]string
 		next *string
 	}{"annotations": {node.Annotations, annotation}, "labels": {node.Labels, label}} {
-		if value, is := change.is[Key]; is != (change.next != nil) || is && value != *change.next {
-			metadata[field] = map[string]*string{Key: change.next}
+		if value, is := change.is[progress.Key]; is != (change.next != nil) || is && value != *change.next {
+			metadata[field] = map[string]*string{progress.Key: change.next}
 		}
 	}
-	if untaint && hasTaint(node) {
+	if untaint && progress.HasTaint(node) {
 		// The list is replaced as a whole. The resourceVersion prevents the loss of taints that
 		// others add.
-		spec["taints"] = slices.DeleteFunc(slices.Clone(node.Spec.Taints), isOurTaint)
+		spec["taints"] = slices.DeleteFunc(slices.Clone(node.Spec.Taints), progress.IsTaint)
 		metadata["resourceVersion"] = node.ResourceVersion
 	}
 	if len(metadata)+len(spec) == 0 {
@@ -113,10 +115,6 @@ func (c cluster) patch(ctx context.Context, name string, change []byte) (*corev1
 	}
 	return node, nil
 }
-
-func isOurTaint(t corev1.Taint) bool { return t.Key == Taint }
-
-func hasTaint(node *corev1.Node) bool { return slices.ContainsFunc(node.Spec.Taints, isOurTaint) }
 
 // ready returns the condition Ready, or an empty one if the Node has none.
 func ready(node *corev1.Node) corev1.NodeCondition {

@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/pullpass/pullpass/internal/node/nodeinstall"
+	"github.com/pullpass/pullpass/internal/node/progress"
 	"github.com/pullpass/pullpass/internal/test/kubetest"
 	"github.com/pullpass/pullpass/internal/test/testkit"
 )
@@ -87,7 +88,7 @@ func failRequest(t *testing.T, root string, number int, removes bool) (isDone bo
 		t.Errorf("%s: restarts %q", what, f.restarted())
 	}
 	// The turn expires if its end cannot be written.
-	lease, _ := f.api.Object("leases", namespace, LeaseName)["spec"].(kubetest.Object)
+	lease, _ := f.api.Object("leases", namespace, progress.LeaseName)["spec"].(kubetest.Object)
 	if holder := lease["holderIdentity"]; holder != "" && !strings.Contains(n.log.String(), "cannot say that the turn of this node has ended") {
 		t.Errorf("%s: the turn is still that of %q", what, holder)
 	}
@@ -117,7 +118,7 @@ func TestRequiredFields(t *testing.T) {
 		if _, err := New(whole); err == nil {
 			t.Error("an address that is none is accepted")
 		}
-		if _, err := List(t.Context(), whole.REST, namespace); err == nil {
+		if _, err := progress.List(t.Context(), whole.REST, namespace); err == nil {
 			t.Error("an address that is none has Nodes")
 		}
 		whole.REST = &rest.Config{Host: "https://api.example.com", TLSClientConfig: rest.TLSClientConfig{CAFile: "missing.pem"}}
@@ -205,15 +206,15 @@ func TestAnAgentWithoutItsNode(t *testing.T) {
 // All nodes are listed, by pages, and an answer that is missing is an error.
 func TestListFails(t *testing.T) {
 	in(t, 0, func(t *testing.T, f *fleet) {
-		for i := range pageSize + 2 {
+		for i := range 500 + 2 {
 			f.api.Put("nodes", kubetest.Object{"metadata": kubetest.Object{"name": fmt.Sprintf("node-%04d", i), "uid": fmt.Sprint(i)}})
 		}
-		if o := testkit.Value(List(t.Context(), f.rest(), namespace))(t); len(o.Nodes) != pageSize+2 {
+		if o := testkit.Value(progress.List(t.Context(), f.rest(), namespace))(t); len(o.Nodes) != 502 {
 			t.Errorf("%d nodes", len(o.Nodes))
 		}
 		for _, request := range []string{"list nodes", "get leases"} {
 			f.api.Fail(request, kubetest.Status(http.StatusForbidden, "Forbidden", request+" is forbidden"))
-			if _, err := List(t.Context(), f.rest(), namespace); err == nil || !strings.Contains(err.Error(), request) {
+			if _, err := progress.List(t.Context(), f.rest(), namespace); err == nil || !strings.Contains(err.Error(), request) {
 				t.Errorf("%s: error %v", request, err)
 			}
 			f.api.Fail(request, nil)
@@ -258,24 +259,24 @@ func TestTheRecord(t *testing.T) {
 	t.Parallel()
 	then, now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC), time.Date(2026, 3, 1, 13, 0, 0, 0, time.UTC)
 	before := Record{State: Waiting, Since: then}
-	if r := (Record{State: Waiting}).following(before, now); !r.Since.Equal(then) {
+	if r := (Record{State: Waiting}).Following(before, now); !r.Since.Equal(then) {
 		t.Errorf("%+v", r)
 	}
-	if r := (Record{State: Ready}).following(before, now); !r.Since.Equal(now) {
+	if r := (Record{State: Ready}).Following(before, now); !r.Since.Equal(now) {
 		t.Errorf("%+v", r)
 	}
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{Key: `{"state":"ready","since":1}`}}}
-	if r := recordOf(node); r != (Record{}) {
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{progress.Key: `{"state":"ready","since":1}`}}}
+	if r := progress.RecordOf(node); r != (Record{}) {
 		t.Errorf("%+v", r)
 	}
 	// Only what differs is written.
 	r := Record{State: Ready, Since: then}
 	text := string(testkit.Value(json.Marshal(r))(t))
-	node.Annotations[Key], node.Labels = text, map[string]string{Key: string(Waiting)}
-	if change := string(changeOf(node, &r, true)); strings.Contains(change, "annotations") || !strings.Contains(change, `"labels":{"`+Key+`":"ready"}`) {
+	node.Annotations[progress.Key], node.Labels = text, map[string]string{progress.Key: string(Waiting)}
+	if change := string(changeOf(node, &r, true)); strings.Contains(change, "annotations") || !strings.Contains(change, `"labels":{"`+progress.Key+`":"ready"}`) {
 		t.Error(change)
 	}
-	node.Labels[Key] = string(Ready)
+	node.Labels[progress.Key] = string(Ready)
 	if change := changeOf(node, &r, true); change != nil {
 		t.Errorf("%s", change)
 	}

@@ -24,6 +24,7 @@ import (
 
 	"github.com/pullpass/pullpass/internal/node/hostfs"
 	"github.com/pullpass/pullpass/internal/node/nodeinstall"
+	"github.com/pullpass/pullpass/internal/node/progress"
 	"github.com/pullpass/pullpass/internal/test/kubetest"
 	"github.com/pullpass/pullpass/internal/test/testkit"
 )
@@ -126,7 +127,7 @@ func (f *fleet) add(name string, tainted bool) *simulated {
 	n.logger = slog.New(slog.NewTextHandler(&n.log, nil))
 	taints := []any{kubetest.Object{"key": "example.com/other", "effect": "NoSchedule"}}
 	if tainted {
-		taints = append(taints, kubetest.Object{"key": Taint, "effect": "NoSchedule"})
+		taints = append(taints, kubetest.Object{"key": progress.Taint, "effect": "NoSchedule"})
 	}
 	f.api.Put("nodes", kubetest.Object{
 		"metadata": kubetest.Object{"name": name, "uid": "uid-" + name, "creationTimestamp": time.Now().UTC().Format(time.RFC3339), "annotations": kubetest.Object{"a": "b"}, "labels": kubetest.Object{"c": "d"}},
@@ -262,7 +263,7 @@ func (f *fleet) schedule(ctx context.Context) {
 			if node == nil {
 				continue
 			}
-			label := labels(node)[Key]
+			label := labels(node)[progress.Key]
 			pod := f.api.Object("pods", namespace, "probe-"+name)
 			switch {
 			case label == string(Verifying) && pod == nil:
@@ -297,9 +298,9 @@ func labels(node kubetest.Object) kubetest.Object {
 func (n *simulated) record() (r Record) {
 	n.t.Helper()
 	annotations, _ := n.api.Object("nodes", "", n.name)["metadata"].(kubetest.Object)["annotations"].(kubetest.Object)
-	if text, ok := annotations[Key].(string); ok {
+	if text, ok := annotations[progress.Key].(string); ok {
 		testkit.Must(n.t, json.Unmarshal([]byte(text), &r))
-		if label := labels(n.api.Object("nodes", "", n.name))[Key]; label != string(r.State) {
+		if label := labels(n.api.Object("nodes", "", n.name))[progress.Key]; label != string(r.State) {
 			n.t.Errorf("%s: label %v of state %s", n.name, label, r.State)
 		}
 	}
@@ -311,7 +312,7 @@ func (n *simulated) tainted() bool {
 	if !strings.Contains(text, "example.com/other") {
 		n.t.Errorf("%s: the taint of others is gone", n.name)
 	}
-	return strings.Contains(text, Taint)
+	return strings.Contains(text, progress.Taint)
 }
 
 // count returns how many nodes are in a state.
@@ -326,9 +327,9 @@ func (f *fleet) count(s State) (c int) {
 
 // stopped returns the Stop of the Lease.
 func (f *fleet) stopped() *Stop {
-	metadata, _ := f.api.Object("leases", namespace, LeaseName)["metadata"].(kubetest.Object)
+	metadata, _ := f.api.Object("leases", namespace, progress.LeaseName)["metadata"].(kubetest.Object)
 	annotations, _ := metadata["annotations"].(kubetest.Object)
-	text, _ := annotations[stopKey].(string)
+	text, _ := annotations[progress.StopKey].(string)
 	var s Stop
 	if json.Unmarshal([]byte(text), &s) != nil {
 		return nil

@@ -14,6 +14,7 @@ import (
 	"github.com/pullpass/pullpass/internal/base/term"
 	"github.com/pullpass/pullpass/internal/cluster/controller"
 	"github.com/pullpass/pullpass/internal/node/nodeinstall"
+	"github.com/pullpass/pullpass/internal/node/progress"
 	"github.com/pullpass/pullpass/internal/test/kubetest"
 	"github.com/pullpass/pullpass/internal/test/testkit"
 )
@@ -90,7 +91,7 @@ func TestAFailureStopsTheRest(t *testing.T) {
 				f.start()
 				time.Sleep(40 * time.Minute)
 				s := f.stopped()
-				if s == nil || !strings.Contains(s.Reason, test.reason) || len(s.Reason) > maxReason {
+				if s == nil || !strings.Contains(s.Reason, test.reason) || len(s.Reason) > progress.MaxReason {
 					t.Fatalf("stopped: %v", s)
 				}
 				bad := f.nodes[s.Node]
@@ -98,7 +99,7 @@ func TestAFailureStopsTheRest(t *testing.T) {
 					t.Errorf("%d wait, and %s is %+v", f.count(Waiting), s.Node, bad.record())
 				}
 				for _, n := range f.nodes {
-					if r := n.record(); r.State == Waiting && (r.Reason != term.Shorten(s.String(), maxReason) || n.restarts.Load() != 0) {
+					if r := n.record(); r.State == Waiting && (r.Reason != term.Shorten(s.String(), progress.MaxReason) || n.restarts.Load() != 0) {
 						t.Errorf("%s: %d restarts, waits for %q", n.name, n.restarts.Load(), r.Reason)
 					}
 				}
@@ -178,7 +179,7 @@ func TestAStopIsRemoved(t *testing.T) {
 		for _, n := range f.nodes {
 			n.breaks.Store(n.name == bad)
 		}
-		f.api.Merge("leases", namespace, LeaseName, kubetest.Object{"metadata": kubetest.Object{"annotations": kubetest.Object{stopKey: nil}}})
+		f.api.Merge("leases", namespace, progress.LeaseName, kubetest.Object{"metadata": kubetest.Object{"annotations": kubetest.Object{progress.StopKey: nil}}})
 		time.Sleep(20 * time.Minute)
 		if f.count(Ready) != 2 || f.nodes[bad].record().State != Rejected || f.stopped() != nil {
 			t.Errorf("%d are ready, %+v, stopped: %v", f.count(Ready), f.nodes[bad].record(), f.stopped())
@@ -197,8 +198,8 @@ func TestAStopThatNamesTwoNodes(t *testing.T) {
 				uid := f.api.Object("nodes", "", "node-01")["metadata"].(kubetest.Object)["uid"]
 				text := fmt.Sprintf(`{"node":"node-00",%q:"node-01","uid":%q,"revision":"r","reason":"x"}`, member, uid)
 				text = strings.Replace(text, `\\u`, `\u`, 1)
-				f.api.Merge("leases", namespace, LeaseName, kubetest.Object{"metadata": kubetest.Object{"annotations": kubetest.Object{stopKey: text}}})
-				overview := testkit.Value(List(t.Context(), f.rest(), namespace))(t)
+				f.api.Merge("leases", namespace, progress.LeaseName, kubetest.Object{"metadata": kubetest.Object{"annotations": kubetest.Object{progress.StopKey: text}}})
+				overview := testkit.Value(progress.List(t.Context(), f.rest(), namespace))(t)
 				if overview.Stopped != nil {
 					t.Errorf("stopped: %s", overview.Stopped)
 				}
@@ -213,7 +214,7 @@ func TestAStopWithTheUIDOfAnother(t *testing.T) {
 	in(t, 2, func(t *testing.T, f *fleet) {
 		uid := f.api.Object("nodes", "", "node-01")["metadata"].(kubetest.Object)["uid"]
 		text := fmt.Sprintf(`{"node":"node-00","uid":%q,"revision":"r","reason":"x"}`, uid)
-		f.api.Put("leases", kubetest.Object{"metadata": kubetest.Object{"name": LeaseName, "namespace": namespace, "annotations": kubetest.Object{stopKey: text}}})
+		f.api.Put("leases", kubetest.Object{"metadata": kubetest.Object{"name": progress.LeaseName, "namespace": namespace, "annotations": kubetest.Object{progress.StopKey: text}}})
 		f.start("node-01")
 		time.Sleep(5 * time.Minute)
 		if s := f.stopped(); f.count(Ready) != 1 || s == nil || s.Revision != "r" {
@@ -228,7 +229,7 @@ func TestOthersWriteTheLease(t *testing.T) {
 	in(t, 0, func(t *testing.T, f *fleet) {
 		conflict := kubetest.Status(http.StatusConflict, "Conflict", "changed")
 		turn, _ := f.newTurn()
-		f.api.Put("leases", kubetest.Object{"metadata": kubetest.Object{"name": LeaseName, "namespace": namespace}})
+		f.api.Put("leases", kubetest.Object{"metadata": kubetest.Object{"name": progress.LeaseName, "namespace": namespace}})
 		during, _, err := turn.acquire(t.Context(), "r", false)
 		testkit.Must(t, err)
 		f.api.Fail("put leases", func(w http.ResponseWriter, r *http.Request) {
@@ -411,10 +412,10 @@ func TestATaintOfOthersComesMeanwhile(t *testing.T) {
 		n.start(nil)
 		n.halt()
 		synctest.Wait() // a request that the agent gave up may have removed the taint
-		f.api.Merge("nodes", "", n.name, kubetest.Object{"spec": kubetest.Object{"taints": []any{kubetest.Object{"key": Taint, "effect": "NoSchedule"}}}})
+		f.api.Merge("nodes", "", n.name, kubetest.Object{"spec": kubetest.Object{"taints": []any{kubetest.Object{"key": progress.Taint, "effect": "NoSchedule"}}}})
 		stale := testkit.Value(n.agent.cluster.get(t.Context(), n.name))(t)
 		f.api.Merge("nodes", "", n.name, kubetest.Object{"spec": kubetest.Object{"taints": []any{
-			kubetest.Object{"key": "example.com/other", "effect": "NoSchedule"}, kubetest.Object{"key": Taint, "effect": "NoSchedule"}, kubetest.Object{"key": "example.com/late", "effect": "NoSchedule"},
+			kubetest.Object{"key": "example.com/other", "effect": "NoSchedule"}, kubetest.Object{"key": progress.Taint, "effect": "NoSchedule"}, kubetest.Object{"key": "example.com/late", "effect": "NoSchedule"},
 		}}})
 		testkit.Value(n.agent.cluster.write(t.Context(), stale, nil, true))(t)
 		if spec := fmt.Sprint(f.api.Object("nodes", "", n.name)["spec"]); n.tainted() || !strings.Contains(spec, "example.com/late") {
@@ -497,7 +498,7 @@ func TestTaintedNodesWait(t *testing.T) {
 		late := f.add("new-0", true)
 		f.start("new-0")
 		time.Sleep(10 * time.Minute)
-		if late.restarts.Load() != 0 || !late.tainted() || late.record().Reason != term.Shorten(f.stopped().String(), maxReason) {
+		if late.restarts.Load() != 0 || !late.tainted() || late.record().Reason != term.Shorten(f.stopped().String(), progress.MaxReason) {
 			t.Errorf("%d restarts, tainted %t, %+v", late.restarts.Load(), late.tainted(), late.record())
 		}
 	})
@@ -649,7 +650,7 @@ func TestRemove(t *testing.T) {
 func TestList(t *testing.T) {
 	in(t, 2, func(t *testing.T, f *fleet) {
 		config := f.rest()
-		o, err := List(t.Context(), config, namespace)
+		o, err := progress.List(t.Context(), config, namespace)
 		testkit.Must(t, err)
 		if len(o.Nodes) != 2 || o.Nodes[0].State != "" || o.Turn != "" || o.Stopped != nil {
 			t.Errorf("%+v", o)
@@ -659,11 +660,11 @@ func TestList(t *testing.T) {
 		}
 		f.start()
 		time.Sleep(5 * time.Second)
-		if o, err = List(t.Context(), config, namespace); err != nil || o.Turn == "" {
+		if o, err = progress.List(t.Context(), config, namespace); err != nil || o.Turn == "" {
 			t.Errorf("%+v, %v", o, err)
 		}
 		time.Sleep(10 * time.Minute)
-		o, err = List(t.Context(), config, namespace)
+		o, err = progress.List(t.Context(), config, namespace)
 		testkit.Must(t, err)
 		states := []string{string(o.Nodes[0].State), string(o.Nodes[1].State)}
 		slices.Sort(states)

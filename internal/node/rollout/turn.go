@@ -13,11 +13,10 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 
 	"github.com/pullpass/pullpass/internal/cluster/controller"
+	"github.com/pullpass/pullpass/internal/node/progress"
 )
 
 const (
-	// LeaseName is the name of the Lease whose holder may restart its kubelet.
-	LeaseName = "pullpass-node-install"
 	// A turn lasts longer than a restart and a roll-back, which take 90 seconds each unless the
 	// unit is slow to start. These continue if the Agent cannot reach the API server or has ended.
 	// If they take longer, the node is not Ready when its turn is over, and the roll-out stops.
@@ -26,7 +25,6 @@ const (
 	// turnFresh is how long after a renewal a restart may begin.
 	turnFresh = time.Minute
 
-	stopKey     = "pullpass.dev/stopped"  // annotation: a Stop
 	revisionKey = "pullpass.dev/revision" // annotation: the revision to which the holder's node is being changed
 )
 
@@ -37,41 +35,13 @@ var (
 	errConflicts  = fmt.Errorf("other nodes changed the Lease %d times in a row", conflicts)
 )
 
-// Stop means that no further node is changed to a revision.
-type Stop struct {
-	Node     string `json:"node"` // the node on which it failed
-	UID      string `json:"uid"`
-	Revision string `json:"revision"`
-	Reason   string `json:"reason"`
-}
-
-func (s Stop) String() string {
-	return fmt.Sprintf("the roll-out of %s is stopped, because of the node %s: %s", s.Revision, s.Node, s.Reason)
-}
-
-// stopOf returns the Stop of a Lease, or nil. Of repeated members, package json takes the last. But
-// the admission policy judges the node at the beginning of the text, so a text that then names a
-// different node is no Stop.
-func stopOf(found *coordinationv1.Lease) *Stop {
-	var s Stop
-	text := found.Annotations[stopKey]
-	if json.Unmarshal([]byte(text), &s) != nil {
-		return nil
-	}
-	node, _ := json.Marshal(s.Node) // text is always encoded
-	if !strings.HasPrefix(text, `{"node":`+string(node)+",") {
-		return nil
-	}
-	return &s
-}
-
 func setStop(found *coordinationv1.Lease, s *Stop) {
 	if s == nil {
-		delete(found.Annotations, stopKey)
+		delete(found.Annotations, progress.StopKey)
 		return
 	}
 	text, _ := json.Marshal(s) // it has only strings
-	annotate(found, stopKey, string(text))
+	annotate(found, progress.StopKey, string(text))
 }
 
 func annotate(found *coordinationv1.Lease, key, value string) {
@@ -124,7 +94,7 @@ func (t *turn) acquire(ctx context.Context, revision string, alone bool) (during
 	if err != nil {
 		return nil, "", err
 	}
-	if s := stopOf(found); s != nil && s.Revision == revision && !t.isOwn(s) {
+	if s := progress.StopOf(found); s != nil && s.Revision == revision && !t.isOwn(s) {
 		node, err := t.cluster.get(ctx, s.Node)
 		if err != nil {
 			return nil, "", err
@@ -275,7 +245,7 @@ func (t *turn) release(ctx context.Context, failure *Stop) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	now := stopOf(found)
+	now := progress.StopOf(found)
 	ours := controller.Holder(found) == t.lease.Identity
 	if !ours && failure == nil && !t.isOwn(now) {
 		return true, nil

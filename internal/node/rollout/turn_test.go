@@ -23,7 +23,7 @@ const ourself = "node/uid"
 
 // newTurn returns the turn of a node, and its log.
 func (f *fleet) newTurn() (*turn, *bytes.Buffer) {
-	core, leases, err := newClients(f.rest())
+	core, leases, _, err := newClients(f.rest())
 	testkit.Must(f.t, err)
 	log := &bytes.Buffer{}
 	return &turn{

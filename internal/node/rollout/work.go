@@ -10,6 +10,7 @@ import (
 
 	"github.com/pullpass/pullpass/internal/base/term"
 	"github.com/pullpass/pullpass/internal/node/nodeinstall"
+	"github.com/pullpass/pullpass/internal/node/progress"
 )
 
 // work is one pass over the node.
@@ -62,7 +63,7 @@ func (w *work) change(ctx context.Context, do func(context.Context) error, state
 		if !isReady(w.node) {
 			return true, w.wait(ctx, "the node is not Ready")
 		}
-		isNew := w.config.Taint && hasTaint(w.node) && age(w.node, time.Now()) < newLimit
+		isNew := w.config.Taint && progress.HasTaint(w.node) && age(w.node, time.Now()) < newLimit
 		during, wait, takeErr := w.turn.acquire(ctx, w.now.Revision, isNew)
 		if takeErr != nil {
 			// The log of one pod of many does not say why the roll-out stands still. The Node does, if it
@@ -246,7 +247,7 @@ func (w *work) stop(ctx context.Context, state State, err error) error {
 		return err // this program is being stopped; the next one continues
 	}
 	// The policy refuses a long text, and no other node would know of the failure.
-	w.turn.end(ctx, &Stop{Node: w.node.Name, UID: string(w.node.UID), Revision: w.now.Revision, Reason: term.Shorten(err.Error(), maxReason)})
+	w.turn.end(ctx, &Stop{Node: w.node.Name, UID: string(w.node.UID), Revision: w.now.Revision, Reason: term.Shorten(err.Error(), progress.MaxReason)})
 	w.next = retryInterval
 	return w.report(ctx, state, err.Error())
 }
@@ -258,8 +259,8 @@ func (w *work) report(ctx context.Context, state State, reason string) error {
 
 // write writes the Record if it has changed.
 func (w *work) write(ctx context.Context, untaint bool) error {
-	was := recordOf(w.node)
-	now := w.now.following(was, time.Now())
+	was := progress.RecordOf(w.node)
+	now := w.now.Following(was, time.Now())
 	node, err := w.cluster.write(ctx, w.node, &now, untaint && w.config.Taint)
 	if err != nil {
 		return err

@@ -3,6 +3,7 @@ package metrics
 import (
 	"net/http"
 
+	"github.com/pullpass/pullpass/internal/node/progress"
 	"github.com/pullpass/pullpass/internal/node/rollout"
 )
 
@@ -12,7 +13,7 @@ var (
 	nodeInstallState = &metric{
 		name: "pullpass_node_install_state", kind: gauge, read: true,
 		help:   "1 for the state of the node, 0 for the others. Absent before the first check.",
-		labels: []label{nodeLabel, {name: "state", values: ClosedSet(rollout.States()...), means: "see [nodes.md](../how-to/nodes.md)"}},
+		labels: []label{nodeLabel, {name: "state", values: ClosedSet(progress.States()...), means: "see [nodes.md](../how-to/nodes.md)"}},
 		act:    alert("PullpassNodeInstallFails"),
 	}
 	nodeInstallSince = &metric{
@@ -45,7 +46,7 @@ func NodeInstall(node string, status func() rollout.Status) http.Handler {
 		if s.State == "" {
 			return
 		}
-		for _, state := range rollout.States() {
+		for _, state := range progress.States() {
 			r.show(nodeInstallState, number(state == s.State), node, string(state))
 		}
 		r.show(nodeInstallSince, timestamp(s.Since), node)

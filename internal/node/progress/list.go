@@ -1,7 +1,8 @@
-package rollout
+package progress
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -9,13 +10,17 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
 
+	"github.com/pullpass/pullpass/internal/cluster/clients"
 	"github.com/pullpass/pullpass/internal/cluster/controller"
 )
 
-// pageSize is the number of nodes in a page of the list.
-const pageSize = 500
+const (
+	pageSize       = 500              // nodes in a page of the list
+	requestTimeout = 10 * time.Second // of one request
+)
 
 // Row is a node, for people.
 type Row struct {
@@ -32,11 +37,18 @@ type Overview struct {
 	Stopped *Stop  `json:"stopped,omitempty"` // no further node is changed to this revision
 }
 
-// List returns all nodes, sorted by name. namespace is that of the Agents.
+// List returns all nodes, sorted by name. namespace is that of the agents.
 func List(ctx context.Context, config *rest.Config, namespace string) (Overview, error) {
 	o := Overview{Nodes: []Row{}}
-	core, leases, _, err := newClients(config)
+	all, err := clients.New(clients.Config{REST: config, UserAgent: "pullpass", Timeout: requestTimeout})
 	if err != nil {
+		return o, err
+	}
+	// Not JSON: a node can give its Node a time after the year 9999 (managedFields), which the API
+	// server accepts, and sends in a form that is not one of a time. All Nodes are read.
+	core, coreErr := all.Typed(corev1.SchemeGroupVersion, runtime.ContentTypeProtobuf, &corev1.Node{}, &corev1.NodeList{})
+	leases, leaseErr := controller.NewLeaseClient(all)
+	if err := errors.Join(coreErr, leaseErr); err != nil {
 		return o, err
 	}
 	for next := ""; ; {
@@ -47,7 +59,7 @@ func List(ctx context.Context, config *rest.Config, namespace string) (Overview,
 		}
 		for i := range page.Items {
 			node := &page.Items[i]
-			o.Nodes = append(o.Nodes, Row{node.Name, node.Status.NodeInfo.KubeletVersion, hasTaint(node), recordOf(node)})
+			o.Nodes = append(o.Nodes, Row{node.Name, node.Status.NodeInfo.KubeletVersion, HasTaint(node), RecordOf(node)})
 		}
 		if next = page.Continue; next == "" {
 			break
@@ -60,6 +72,6 @@ func List(ctx context.Context, config *rest.Config, namespace string) (Overview,
 		return o, err
 	}
 	o.Turn, _, _ = strings.Cut(controller.Holder(found), "/")
-	o.Stopped = stopOf(found)
+	o.Stopped = StopOf(found)
 	return o, nil
 }
