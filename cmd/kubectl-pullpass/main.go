@@ -31,6 +31,9 @@ func main() {
 // errRefused ends a command whose answer, already printed, is no.
 var errRefused = errors.New("refused")
 
+// errReported ends a command with exit code 2 whose output already says why.
+var errReported = errors.New("reported")
+
 // run is the whole program, but for signals. It returns the exit code: 0 for yes and for success, 1
 // for no, 2 for an error.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
@@ -44,6 +47,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		return 0
 	case errors.Is(err, errRefused):
 		return 1
+	case errors.Is(err, errReported):
+		return 2
 	}
 	fmt.Fprintf(stderr, "kubectl pullpass: %v\n", err)
 	return 2
@@ -72,7 +77,7 @@ Exit codes: 0 for yes and for success, 1 for no, 2 for an error.`,
 	flags.StringVar(&o.Context, "context", "", "context of the kubeconfig (default: the current one)")
 	flags.StringVarP(&o.Namespace, "namespace", "n", "", "namespace (default: that of the context)")
 	flags.StringVar(&o.Pullpass, "pullpass-namespace", "pullpass", "namespace of Pullpass")
-	root.AddCommand(whyCommand(&o), canICommand(&o), whoCanCommand(&o), reachCommand(&o), requestCommand(&o), statusCommand(&o), nodesCommand(&o), versionCommand())
+	root.AddCommand(whyCommand(&o), canICommand(&o), whoCanCommand(&o), reachCommand(&o), requestCommand(&o), statusCommand(&o), nodesCommand(&o), revokeCommand(&o), auditCommand(&o), versionCommand())
 	return root
 }
 

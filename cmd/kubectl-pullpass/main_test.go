@@ -3,12 +3,14 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -132,44 +134,73 @@ func (r *rig) decide(t *testing.T, scope string, result exchange.Result) {
 	})
 }
 
+// upgraded makes a connection of a request, and calls each for its streams, one after the other.
+func upgraded(w http.ResponseWriter, r *http.Request, protocol string, each func(httpstream.Stream)) {
+	if _, err := httpstream.Handshake(r, w, []string{protocol}); err != nil {
+		return
+	}
+	streams := make(chan httpstream.Stream, 3)
+	connection := spdy.NewResponseUpgrader().UpgradeResponse(w, r, func(stream httpstream.Stream, _ <-chan struct{}) error {
+		streams <- stream
+		return nil
+	})
+	if connection == nil {
+		return
+	}
+	defer connection.Close()
+	for {
+		select {
+		case <-connection.CloseChan():
+			return
+		case stream := <-streams:
+			each(stream)
+		}
+	}
+}
+
 // forward is a kubelet that forwards one port to a server.
 func (*rig) forward(to *httptest.Server, port string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		if _, err := httpstream.Handshake(r, w, []string{"portforward.k8s.io"}); err != nil {
-			return
-		}
-		streams := make(chan httpstream.Stream, 2)
-		connection := spdy.NewResponseUpgrader().UpgradeResponse(w, r, func(stream httpstream.Stream, _ <-chan struct{}) error {
-			streams <- stream
-			return nil
-		})
-		if connection == nil {
-			return
-		}
-		defer connection.Close()
 		var faults httpstream.Stream
-		for {
-			select {
-			case <-connection.CloseChan():
-				return
-			case stream := <-streams:
-				switch {
-				case stream.Headers().Get(corev1.StreamType) == corev1.StreamTypeError:
-					faults = stream
-				case stream.Headers().Get(corev1.PortHeader) != port:
-					io.WriteString(faults, "connection refused: port "+stream.Headers().Get(corev1.PortHeader))
-					faults.Close()
-					stream.Close()
-				default:
-					backend, err := net.Dial("tcp", to.Listener.Addr().String())
-					if err != nil {
-						return
-					}
-					go func() { _, _ = io.Copy(backend, stream) }()
-					go func() { _, _ = io.Copy(stream, backend); stream.Close(); backend.Close() }()
+		upgraded(w, r, "portforward.k8s.io", func(stream httpstream.Stream) {
+			switch {
+			case stream.Headers().Get(corev1.StreamType) == corev1.StreamTypeError:
+				faults = stream
+			case stream.Headers().Get(corev1.PortHeader) != port:
+				io.WriteString(faults, "connection refused: port "+stream.Headers().Get(corev1.PortHeader))
+				faults.Close()
+				stream.Close()
+			default:
+				backend, err := net.Dial("tcp", to.Listener.Addr().String())
+				if err != nil {
+					return
 				}
+				go func() { _, _ = io.Copy(backend, stream) }()
+				go func() { _, _ = io.Copy(stream, backend); stream.Close(); backend.Close() }()
 			}
-		}
+		})
+	}
+}
+
+// runs is a kubelet that runs a program: it prints its arguments, and ends with an exit code.
+func (*rig) runs(code int) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		query := r.URL.Query()
+		upgraded(w, r, "v4.channel.k8s.io", func(stream httpstream.Stream) {
+			switch stream.Headers().Get(corev1.StreamType) {
+			case corev1.StreamTypeStdout:
+				fmt.Fprintf(stream, "%s: %q", query.Get("container"), query["command"])
+			case corev1.StreamTypeStderr:
+				fmt.Fprint(stream, "and its errors")
+			default:
+				status := object{"status": "Success"}
+				if code != 0 {
+					status = object{"status": "Failure", "reason": "NonZeroExitCode", "details": object{"causes": []object{{"reason": "ExitCode", "message": strconv.Itoa(code)}}}}
+				}
+				json.NewEncoder(stream).Encode(status)
+			}
+			stream.Close()
+		})
 	}
 }
 
@@ -393,4 +424,61 @@ func TestNodes(t *testing.T) {
 	r.expect(t, 0, "nodes", "1 of 2 nodes are ready", "the turn is not known: you may not get leases in namespace pullpass-nodes; ")
 	r.Fail("list nodes", forbidden)
 	r.expect(t, 2, "nodes", "you may not list nodes in the cluster; an administrator can allow it; to check, run: kubectl auth can-i list nodes --kubeconfig=")
+}
+
+func TestRevoke(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.Fail("create selfsubjectreviews", func(w http.ResponseWriter, _ *http.Request) {
+		io.WriteString(w, `{"kind": "SelfSubjectReview", "apiVersion": "authentication.k8s.io/v1", "status": {"userInfo": {"username": "alice@example.com"}}}`)
+	})
+	r.Fail("create pods/exec", r.runs(0))
+	const begin = `pullpass: ["/pullpass" "revoke" `
+	r.expect(t, 0, "revoke --node prod-eu/worker-17 --for 4h --reason examined",
+		begin+`"--config=/etc/pullpass/config/pullpass.yaml" "--node=prod-eu/worker-17" "--reason=examined" "--for=4h" "--by=alice@example.com"]`, "and its errors")
+	r.expect(t, 0, "revoke undo --pod-uid 7 --by bob", begin+`"undo" "--config=/etc/pullpass/config/pullpass.yaml" "--pod-uid=7" "--by=bob"]`)
+	r.expect(t, 0, "revoke list", begin+`"list" "--config=/etc/pullpass/config/pullpass.yaml"]`)
+	r.expect(t, 2, "revoke list --node x", "unknown flag: --node")
+	r.Count("")
+	r.expect(t, 2, "revoke --token-id "+strings.Repeat("x", 300)+" --reason x", "--token-id: not a valid token id", "!xxx")
+	if n := r.Count(""); n != 0 {
+		t.Errorf("%d requests for what is no token id", n)
+	}
+	r.Fail("create pods/exec", r.runs(1))
+	r.expect(t, 2, "revoke list", "and its errors", "!kubectl pullpass:")
+	r.Fail("create pods/exec", forbidden)
+	r.expect(t, 2, "revoke list", "you may not create pods/exec in namespace pullpass; ", "kubectl auth can-i create pods --subresource=exec -n pullpass")
+	r.Fail("create selfsubjectreviews", forbidden)
+	r.expect(t, 2, "revoke --node a/b --reason x", "you may not create selfsubjectreviews.authentication.k8s.io in the cluster; ")
+	pod := r.Object("pods", "pullpass", "pullpass-1")
+	pod["spec"] = object{"containers": []object{{"name": "other"}}}
+	r.Put("pods", pod)
+	r.expect(t, 2, "revoke list", "pod pullpass-1 of namespace pullpass: no container has the argument --config")
+}
+
+func TestAudit(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	line := func(id, repository string) string {
+		return fmt.Sprintf(`{"time":"2026-03-01T12:00:00Z","id":%q,"result":"granted","status":200,"requested":["repository:%s:pull"],"granted":["repository:%s:pull"]}`+"\n", id, repository, repository)
+	}
+	second := r.Object("pods", "pullpass", "pullpass-1")
+	second["metadata"] = object{"namespace": "pullpass", "name": "pullpass-2", "labels": object{"app.kubernetes.io/name": "pullpass"}}
+	r.Put("pods", second)
+	r.Fail("get pods", func(w http.ResponseWriter, q *http.Request) {
+		switch {
+		case q.URL.Query().Get("container") != "pullpass":
+		case strings.HasSuffix(q.URL.Path, "/pods/pullpass-1/log"):
+			io.WriteString(w, line("FIRST", "team-a/web")+line("OTHER", "team-b/api")+`{"time": "cut`)
+		case strings.HasSuffix(q.URL.Path, "/pods/pullpass-2/log"):
+			io.WriteString(w, line("SECOND", "team-a/web"))
+		}
+	})
+	r.expect(t, 0, "audit --repository team-a/web", "FIRST", "SECOND", "!OTHER", "warning: 1 lines are damaged")
+	r.expect(t, 0, "audit -o json", `"id":"OTHER"`)
+	r.expect(t, 2, "audit --repository=", "--repository is empty; leave it out to search without it")
+	r.expect(t, 2, "audit --since x", `--since "x" is neither a time`)
+	r.expect(t, 2, "audit -o table", `--output "table" is not known`)
+	r.Fail("get pods", forbidden)
+	r.expect(t, 2, "audit", "kubectl pullpass: you may not get pods/log in namespace pullpass; ", "kubectl auth can-i get pods --subresource=log -n pullpass")
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"fmt"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -29,11 +28,8 @@ standard error. Exit code 1 only if a file cannot be read completely.`,
   pullpass audit --project github/123456789 --since 24h audit.log
   kubectl logs -n pullpass -l app.kubernetes.io/name=pullpass --tail -1 | pullpass audit --repository team-a/web -o json`,
 		RunE: func(cmd *cobra.Command, files []string) error {
-			for _, name := range []string{"token-id", "repository", "pod", "service-account", "project", "run", "since", "until"} {
-				// A variable of a script that is not set must not widen the search.
-				if flag := cmd.Flags().Lookup(name); flag.Changed && flag.Value.String() == "" {
-					return fmt.Errorf("--%s is empty; leave it out to search without it", name)
-				}
+			if err := q.CheckGiven(cmd.Flags().Changed); err != nil {
+				return err
 			}
 			asJSON, err := isJSON(output, "table")
 			if err != nil {
@@ -54,15 +50,7 @@ standard error. Exit code 1 only if a file cannot be read completely.`,
 			}
 		},
 	}
-	flags := command.Flags()
-	flags.StringVar(&q.TokenID, "token-id", "", "id of a token, with or without JTI=, or of a registry token or push credential that was issued")
-	flags.StringVar(&q.Repository, "repository", "", "repository in the requested or granted scopes")
-	flags.StringVar(&q.Pod, "pod", "", "CLUSTER/NAMESPACE/NAME or UID of a pod")
-	flags.StringVar(&q.ServiceAccount, "service-account", "", "CLUSTER/NAMESPACE/NAME of a ServiceAccount")
-	flags.StringVar(&q.Project, "project", "", "IDENTITY/ID of the project of a CI job, as for pullpass revoke")
-	flags.StringVar(&q.Run, "run", "", "IDENTITY/ID of a CI run, as for pullpass revoke")
-	flags.StringVar(&q.Since, "since", "", "earliest time: RFC 3339, or a duration before now such as 90m")
-	flags.StringVar(&q.Until, "until", "", "events before this time: RFC 3339, or a duration before now")
+	q.Conditions(func(value *string, name, usage string) { command.Flags().StringVar(value, name, "", usage) })
 	outputFlag(command, &output, "table", "table, or json: the lines of the log")
 	return command
 }

@@ -22,7 +22,7 @@ const portForwardProtocol = "portforward.k8s.io"
 // its users could reach the console for that time.
 func (c *Cluster) dial(ctx context.Context, pod *corev1.Pod, port int32) (net.Conn, error) {
 	address := c.core.Post().Namespace(pod.Namespace).Resource("pods").Name(pod.Name).SubResource("portforward").URL()
-	transport, upgrader, err := spdy.RoundTripperFor(c.config)
+	transport, upgrader, err := c.upgrades()
 	if err != nil {
 		return nil, err
 	}
@@ -30,16 +30,10 @@ func (c *Cluster) dial(ctx context.Context, pod *corev1.Pod, port int32) (net.Co
 	if err != nil {
 		return nil, err
 	}
-	request.Header.Set(httpstream.HeaderProtocolVersion, portForwardProtocol)
-	response, err := (&http.Client{Transport: transport}).Do(request)
-	if err != nil {
-		return nil, err
-	}
-	defer response.Body.Close()
-	if response.StatusCode == http.StatusForbidden {
+	connection, _, err := spdy.Negotiate(upgrader, &http.Client{Transport: transport}, request, portForwardProtocol)
+	if transport.forbidden {
 		return nil, c.missing("create", "pods", "portforward", pod.Namespace)
 	}
-	connection, err := upgrader.NewConnection(response)
 	if err != nil {
 		return nil, err
 	}
@@ -113,3 +107,21 @@ func (p *podConn) RemoteAddr() net.Addr             { return podAddress{} }
 func (p *podConn) SetDeadline(time.Time) error      { return nil }
 func (p *podConn) SetReadDeadline(time.Time) error  { return nil }
 func (p *podConn) SetWriteDeadline(time.Time) error { return nil }
+
+// upgrade notes whether the API server forbids the request: the error of client-go is only text.
+type upgrade struct {
+	http.RoundTripper
+	forbidden bool
+}
+
+func (u *upgrade) RoundTrip(r *http.Request) (*http.Response, error) {
+	response, err := u.RoundTripper.RoundTrip(r)
+	u.forbidden = err == nil && response.StatusCode == http.StatusForbidden
+	return response, err
+}
+
+// upgrades returns a transport for one request that becomes a connection with streams.
+func (c *Cluster) upgrades() (*upgrade, spdy.Upgrader, error) {
+	transport, upgrader, err := spdy.RoundTripperFor(c.config)
+	return &upgrade{RoundTripper: transport}, upgrader, err
+}

@@ -22,6 +22,29 @@ type Query struct {
 	TokenID, Repository, Pod, ServiceAccount, Project, Run, Since, Until string
 }
 
+// Conditions calls each for every condition, with its name and meaning as a flag of a command.
+func (q *Query) Conditions(each func(value *string, name, usage string)) {
+	each(&q.TokenID, "token-id", "id of a token, with or without JTI=, or of a registry token or push credential that was issued")
+	each(&q.Repository, "repository", "repository in the requested or granted scopes")
+	each(&q.Pod, "pod", "CLUSTER/NAMESPACE/NAME or UID of a pod")
+	each(&q.ServiceAccount, "service-account", "CLUSTER/NAMESPACE/NAME of a ServiceAccount")
+	each(&q.Project, "project", "IDENTITY/ID of the project of a CI job, as for pullpass revoke")
+	each(&q.Run, "run", "IDENTITY/ID of a CI run, as for pullpass revoke")
+	each(&q.Since, "since", "earliest time: RFC 3339, or a duration before now such as 90m")
+	each(&q.Until, "until", "events before this time: RFC 3339, or a duration before now")
+}
+
+// CheckGiven rejects a condition that is given and empty. A variable of a script that is not set
+// must not widen the search.
+func (q *Query) CheckGiven(isGiven func(name string) bool) (err error) {
+	q.Conditions(func(value *string, name, _ string) {
+		if err == nil && *value == "" && isGiven(name) {
+			err = fmt.Errorf("--%s is empty; leave it out to search without it", name)
+		}
+	})
+	return err
+}
+
 // Search is one search of the audit log.
 type Search struct {
 	conditions []func(*exchange.Event) bool
