@@ -170,6 +170,7 @@ build: ## the programs, in bin/
 	$(GOBUILD) -o bin/pullpass ./cmd/proxy
 	$(GOBUILD) -o bin/pullpass-credential-provider ./cmd/credential-provider
 	$(GOBUILD) -o bin/docker-credential-pullpass ./cmd/docker-credential-pullpass
+	$(GOBUILD) -o bin/kubectl-pullpass ./cmd/kubectl-pullpass
 
 image: ## bin/pullpass-image.tar and SBOMs, for amd64 and arm64, without an engine
 	GOOS=linux GOARCH=amd64 $(GOBUILD) -o bin/linux-amd64/pullpass ./cmd/proxy

@@ -21,11 +21,12 @@ type program struct {
 	platforms []string
 }
 
-// The image of the service has its first two programs, that of clients the last two.
+// The image of the service has the first two programs, that of clients the second and the third.
 const (
-	service = "pullpass"
-	plugin  = "pullpass-credential-provider"
-	client  = "docker-credential-pullpass"
+	service       = "pullpass"
+	plugin        = "pullpass-credential-provider"
+	client        = "docker-credential-pullpass"
+	kubectlPlugin = "kubectl-pullpass"
 )
 
 var (
@@ -40,6 +41,7 @@ var programs = []program{
 	{service, "./cmd/proxy", slices.Concat(servers, macs)}, // it locks and owns files as Unix does
 	{plugin, "./cmd/credential-provider", slices.Concat(nodes, macs, windows)},
 	{client, "./cmd/docker-credential-pullpass", slices.Concat(nodes, macs, windows)},
+	{kubectlPlugin, "./cmd/kubectl-pullpass", slices.Concat(servers, macs, windows)},
 }
 
 // goEnvironment has whatever changes the bytes of a program: nothing is left to the

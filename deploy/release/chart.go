@@ -5,11 +5,13 @@ import (
 	"bytes"
 	"compress/gzip"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"sigs.k8s.io/yaml"
@@ -92,17 +94,8 @@ func (r release) chartArchive(metadata map[string]any, image artifact) ([]byte, 
 	if err != nil {
 		return nil, err
 	}
-	var out bytes.Buffer
-	compressed := gzip.NewWriter(&out)
-	w := tar.NewWriter(compressed)
-	add := func(name string, content []byte) error {
-		header := &tar.Header{Name: "pullpass/" + name, Mode: 0o644, Size: int64(len(content)), Typeflag: tar.TypeReg, ModTime: r.created}
-		if err := w.WriteHeader(header); err != nil {
-			return err
-		}
-		_, err := w.Write(content)
-		return err
-	}
+	archive := newTarball(r.created)
+	add := func(name string, content []byte) error { return archive.add("pullpass/"+name, 0o644, content) }
 	if err := add("Chart.yaml", chart); err != nil { // Helm wants it first
 		return nil, err
 	}
@@ -128,9 +121,33 @@ func (r release) chartArchive(metadata map[string]any, image artifact) ([]byte, 
 	if err != nil {
 		return nil, err
 	}
-	if err := w.Close(); err != nil {
-		return nil, err
+	return archive.bytes()
+}
+
+// tarball is a tar file, compressed with gzip, in which all files have one time.
+type tarball struct {
+	out        bytes.Buffer
+	compressed *gzip.Writer
+	files      *tar.Writer
+	created    time.Time
+}
+
+func newTarball(created time.Time) *tarball {
+	t := &tarball{created: created}
+	t.compressed = gzip.NewWriter(&t.out)
+	t.files = tar.NewWriter(t.compressed)
+	return t
+}
+
+func (t *tarball) add(name string, mode int64, content []byte) error {
+	if err := t.files.WriteHeader(&tar.Header{Name: name, Mode: mode, Size: int64(len(content)), Typeflag: tar.TypeReg, ModTime: t.created}); err != nil {
+		return err
 	}
-	err = compressed.Close()
-	return out.Bytes(), err
+	_, err := t.files.Write(content)
+	return err
+}
+
+func (t *tarball) bytes() ([]byte, error) {
+	err := errors.Join(t.files.Close(), t.compressed.Close())
+	return t.out.Bytes(), err
 }

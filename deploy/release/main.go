@@ -162,6 +162,9 @@ func (r release) make(ctx context.Context) ([]artifact, error) {
 	if err := r.buildPrograms(ctx, work); err != nil {
 		return nil, err
 	}
+	if err := r.writeKrew(); err != nil {
+		return nil, err
+	}
 	artifacts, err := r.buildImages(ctx, work)
 	if err != nil {
 		return nil, err

@@ -4,14 +4,17 @@ import (
 	"archive/tar"
 	"bytes"
 	"compress/gzip"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"log"
 	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -191,6 +194,44 @@ func TestChart(t *testing.T) {
 	}
 	if files["pullpass/templates/deployment.yaml"] == "" || files["pullpass/values.schema.json"] == "" {
 		t.Error("files are missing")
+	}
+}
+
+// The manifest names each archive with its digest, and the program in it.
+func TestKrew(t *testing.T) {
+	t.Parallel()
+	r, _ := example(t, "registry.example.com")
+	if err := r.writeKrew(); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("without programs: %v", err)
+	}
+	platforms := slices.Concat(servers, macs, windows)
+	for _, platform := range platforms {
+		name := kubectlPlugin + "-" + platform
+		if strings.HasPrefix(platform, "windows-") {
+			name += ".exe"
+		}
+		testkit.Must(t, r.write(name, []byte(platform)))
+	}
+	testkit.Must(t, r.writeKrew())
+	var manifest krewPlugin
+	testkit.Must(t, yaml.UnmarshalStrict([]byte(testkit.Read(t, r.file(krewFile))), &manifest))
+	if manifest.Metadata.Name != "pullpass" || manifest.Spec.Version != "v0.2.0" || len(manifest.Spec.Platforms) != len(platforms) {
+		t.Fatalf("%+v", manifest)
+	}
+	for i, p := range manifest.Spec.Platforms {
+		name, ok := strings.CutPrefix(p.URI, "https://github.com/pullpass/pullpass/releases/download/v0.2.0/")
+		packed := testkit.Read(t, r.file(name))
+		if labels := p.Selector.MatchLabels; !ok || labels["os"]+"-"+labels["arch"] != platforms[i] || p.SHA256 != fmt.Sprintf("%x", sha256.Sum256([]byte(packed))) {
+			t.Errorf("%+v", p)
+		}
+		files := tar.NewReader(testkit.Value(gzip.NewReader(strings.NewReader(packed)))(t))
+		header := testkit.Value(files.Next())(t)
+		if content := testkit.Value(io.ReadAll(files))(t); header.Name != p.Bin || header.Mode != 0o755 || string(content) != platforms[i] || !header.ModTime.Equal(r.created) {
+			t.Errorf("%s: %+v", name, header)
+		}
+		if header = testkit.Value(files.Next())(t); header.Name != "LICENSE" {
+			t.Errorf("%s: %+v", name, header)
+		}
 	}
 }
 

@@ -14,7 +14,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/pullpass/pullpass/internal/base/file"
@@ -346,11 +345,11 @@ func (d managedDir) lock() (unlock func(), err error) {
 		return nil, err
 	}
 	for waited := time.Duration(0); ; waited += lockPoll {
-		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		isBusy, err := tryLock(f)
 		if err == nil {
 			return func() { _ = f.Close() }, nil
 		}
-		if !errors.Is(err, syscall.EWOULDBLOCK) && !errors.Is(err, syscall.EINTR) || waited >= lockWait {
+		if !isBusy || waited >= lockWait {
 			_ = f.Close()
 			return nil, fmt.Errorf("lock %s: %w: another process is changing the directory", d.path(lockFile), err)
 		}
