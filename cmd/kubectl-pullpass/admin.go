@@ -89,7 +89,7 @@ func runRevoke(cmd *cobra.Command, o *kubectl.Options, command ...string) error 
 		}
 		args = append(args, "--by="+user)
 	}
-	err = cluster.Run(cmd.Context(), command, args, cmd.OutOrStdout(), cmd.ErrOrStderr())
+	err = cluster.InPod(cmd.Context(), command, args, cmd.OutOrStdout(), cmd.ErrOrStderr())
 	if errors.Is(err, kubectl.ErrFailed) {
 		err = errReported
 	}

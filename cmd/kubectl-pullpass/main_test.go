@@ -442,7 +442,7 @@ func TestRevoke(t *testing.T) {
 	r.Count("")
 	r.expect(t, 2, "revoke --token-id "+strings.Repeat("x", 300)+" --reason x", "--token-id: not a valid token id", "!xxx")
 	if n := r.Count(""); n != 0 {
-		t.Errorf("%d requests for what is no token id", n)
+		t.Errorf("%d requests with an invalid token id", n)
 	}
 	r.Fail("create pods/exec", r.runs(1))
 	r.expect(t, 2, "revoke list", "and its errors", "!kubectl pullpass:")

@@ -21,9 +21,9 @@ const program = "/pullpass"
 // ErrFailed says that pullpass ran in a pod and failed. Its output has the reason.
 var ErrFailed = errors.New("pullpass failed in its pod")
 
-// Run runs a command of pullpass in the first ready pod of Pullpass, with the configuration of that
+// InPod runs a command of pullpass in the first ready pod of Pullpass, with the configuration of that
 // pod. It needs the right to create pods/exec.
-func (c *Cluster) Run(ctx context.Context, command, args []string, stdout, stderr io.Writer) error {
+func (c *Cluster) InPod(ctx context.Context, command, args []string, stdout, stderr io.Writer) error {
 	pods, err := c.pullpass(ctx)
 	if err != nil {
 		return err

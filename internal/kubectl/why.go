@@ -132,11 +132,10 @@ func (r *Reasons) events(ctx context.Context, c *Cluster, pod *corev1.Pod) error
 
 // Refused reports whether the pod is refused: now, as Pullpass explains it, or else by its events.
 func (r *Reasons) Refused() bool {
-	if r.Explanation == nil {
-		return len(r.Refusals) > 0
+	if granted, err := Granted(r.Explanation); err == nil {
+		return !granted
 	}
-	granted, err := Granted(r.Explanation)
-	return err != nil || !granted
+	return len(r.Refusals) > 0
 }
 
 // ErrNoDecision is for a request that Pullpass cannot decide now, because a dependency is down.
