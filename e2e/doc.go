@@ -56,6 +56,10 @@
 //	TestFaults                three replicas under load, while Redis and replicas fail in every way: the effects on requests, and
 //	                          how long answers take before, meanwhile and after
 //
+// Package kubectltest has, too:
+//
+//	TestWhy                   kubectl pullpass, as a developer who may read pods, events and RepositoryAccess objects of one namespace
+//
 // Package chaostest has, too:
 //
 //	TestChaos                 three replicas under load, and faults that a seed chooses, alone and together: an oracle judges every answer

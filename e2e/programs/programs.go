@@ -124,6 +124,12 @@ func Pullpass(t testing.TB) string {
 	return project(t, Checkout(t), "pullpass", "./cmd/proxy")
 }
 
+// KubectlPlugin is the project's plugin of kubectl.
+func KubectlPlugin(t testing.TB) string {
+	t.Helper()
+	return project(t, Checkout(t), "kubectl-pullpass", "./cmd/kubectl-pullpass")
+}
+
 // CredentialProvider is the project's kubelet plugin.
 func CredentialProvider(t testing.TB) string {
 	t.Helper()
