@@ -111,7 +111,7 @@ func (c *Cluster) Logs(ctx context.Context) (io.ReadCloser, error) {
 				return
 			}
 		}
-		writer.Close()
+		_ = writer.Close()
 	}()
 	return reader, nil
 }

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/util/httpstream"
 	"k8s.io/client-go/transport/spdy"
 )
 
@@ -38,7 +37,7 @@ func (c *Cluster) dial(ctx context.Context, pod *corev1.Pod, port int32) (net.Co
 		return nil, err
 	}
 	context.AfterFunc(ctx, func() { _ = connection.Close() })
-	open := func(kind string) (httpstream.Stream, error) {
+	open := func(kind string) (stream, error) {
 		header := http.Header{}
 		header.Set(corev1.StreamType, kind)
 		header.Set(corev1.PortHeader, strconv.Itoa(int(port)))
@@ -53,7 +52,7 @@ func (c *Cluster) dial(ctx context.Context, pod *corev1.Pod, port int32) (net.Co
 	if err != nil {
 		return nil, errors.Join(err, connection.Close())
 	}
-	forwarded := &podConn{Stream: data, connection: connection, fault: make(chan error, 1)}
+	forwarded := &podConn{stream: data, connection: connection, fault: make(chan error, 1)}
 	_ = faults.Close() // only the kubelet writes to it
 	go func() {
 		text, err := io.ReadAll(io.LimitReader(faults, maxFaultBytes))
@@ -71,17 +70,23 @@ const (
 	faultWait = time.Second
 )
 
+// stream is one of the streams of a connection.
+type stream interface {
+	io.ReadWriteCloser
+	Reset() error
+}
+
 // podConn is a connection to a port of a pod. Its deadlines have no effect: the context of dial
 // ends it.
 type podConn struct {
-	httpstream.Stream
-	connection httpstream.Connection
+	stream
+	connection io.Closer
 	fault      chan error // of the kubelet, or nil
 }
 
 // Read reports why the kubelet ended the connection, such as a port on which no program listens.
 func (p *podConn) Read(b []byte) (int, error) {
-	n, err := p.Stream.Read(b)
+	n, err := p.stream.Read(b)
 	if n > 0 || err == nil {
 		return n, err
 	}
