@@ -145,7 +145,7 @@ func TestATimeThatIsNotReadable(t *testing.T) {
 			nodes.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("NodeList"))
 			testkit.Must(t, info.Serializer.Encode(nodes, w))
 		})
-		overview, err := List(t.Context(), f.rest(), namespace)
+		overview, err := progress.List(t.Context(), f.rest(), namespace)
 		if err != nil || len(overview.Nodes) != 2 {
 			t.Errorf("%d nodes, error %v", len(overview.Nodes), err)
 		}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"slices"
 	"strings"
@@ -514,7 +515,7 @@ func TestATaintThatStays(t *testing.T) {
 		if n.record().State != Ready || !n.tainted() {
 			t.Errorf("tainted %t, %+v", n.tainted(), n.record())
 		}
-		if f.api.Object("leases", namespace, LeaseName) == nil {
+		if f.api.Object("leases", namespace, progress.LeaseName) == nil {
 			t.Error("it has not waited for its turn")
 		}
 	})
@@ -638,7 +639,7 @@ func TestRemove(t *testing.T) {
 		testkit.Value(nodeinstall.New(nodeinstall.Config{Tree: late.tree, Watcher: late}).Apply(t.Context(), d))(t)
 		n := f.nodes["node-00"]
 		text := `{"state":"failed","since":"2026-03-01T12:00:00Z"}`
-		f.api.Merge("nodes", "", n.name, kubetest.Object{"metadata": kubetest.Object{"annotations": kubetest.Object{Key: text}, "labels": kubetest.Object{Key: "failed"}}})
+		f.api.Merge("nodes", "", n.name, kubetest.Object{"metadata": kubetest.Object{"annotations": kubetest.Object{progress.Key: text}, "labels": kubetest.Object{progress.Key: "failed"}}})
 		f.putLease("", "", &Stop{Node: n.name, UID: "uid-" + n.name, Revision: "x"})
 		time.Sleep(20 * time.Minute)
 		if late.installed() || late.record() != (Record{}) || n.record() != (Record{}) || f.holder() != "" || f.stopped() != nil {

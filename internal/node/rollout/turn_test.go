@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/pullpass/pullpass/internal/cluster/controller"
+	"github.com/pullpass/pullpass/internal/node/progress"
 	"github.com/pullpass/pullpass/internal/test/kubetest"
 	"github.com/pullpass/pullpass/internal/test/testkit"
 )
@@ -27,7 +28,7 @@ func (f *fleet) newTurn() (*turn, *bytes.Buffer) {
 	testkit.Must(f.t, err)
 	log := &bytes.Buffer{}
 	return &turn{
-		lease:   controller.Lease{Client: leases, Namespace: namespace, Name: LeaseName, Identity: ourself, Duration: turnDuration, Now: time.Now},
+		lease:   controller.Lease{Client: leases, Namespace: namespace, Name: progress.LeaseName, Identity: ourself, Duration: turnDuration, Now: time.Now},
 		cluster: cluster{client: core, namespace: namespace}, node: "node", uid: "uid", log: slog.New(slog.NewTextHandler(log, nil)),
 	}, log
 }
@@ -38,17 +39,17 @@ func (f *fleet) putLease(holder, revision string, s *Stop) {
 	if s != nil {
 		text, err := json.Marshal(s)
 		testkit.Must(f.t, err)
-		annotations[stopKey] = string(text)
+		annotations[progress.StopKey] = string(text)
 	}
 	f.api.Put("leases", kubetest.Object{
-		"metadata": kubetest.Object{"name": LeaseName, "namespace": namespace, "annotations": annotations},
+		"metadata": kubetest.Object{"name": progress.LeaseName, "namespace": namespace, "annotations": annotations},
 		"spec":     kubetest.Object{"holderIdentity": holder},
 	})
 }
 
 // holder returns that of the Lease.
 func (f *fleet) holder() string {
-	spec, _ := f.api.Object("leases", namespace, LeaseName)["spec"].(kubetest.Object)
+	spec, _ := f.api.Object("leases", namespace, progress.LeaseName)["spec"].(kubetest.Object)
 	holder, _ := spec["holderIdentity"].(string)
 	return holder
 }
@@ -207,9 +208,9 @@ func TestRenewals(t *testing.T) {
 		told    string
 	}{
 		"others take the Lease":      {func(f *fleet) { f.putLease("other/other-uid", "r", nil) }, turnRenewal, "ended before it was done"},
-		"it is deleted":              {func(f *fleet) { f.api.Remove("leases", namespace, LeaseName) }, turnRenewal, "ended before it was done"},
-		"it cannot be read":          {func(f *fleet) { f.api.Fail("get leases", forbidden) }, turnDuration - turnRenewal, "cannot renew the turn of this node\" error=\"the Lease " + LeaseName + ": not yours"},
-		"it cannot be written":       {func(f *fleet) { f.api.Fail("put leases", forbidden) }, turnDuration - turnRenewal, "cannot renew the turn of this node\" error=\"the Lease " + LeaseName + ": not yours"},
+		"it is deleted":              {func(f *fleet) { f.api.Remove("leases", namespace, progress.LeaseName) }, turnRenewal, "ended before it was done"},
+		"it cannot be read":          {func(f *fleet) { f.api.Fail("get leases", forbidden) }, turnDuration - turnRenewal, "cannot renew the turn of this node\" error=\"the Lease " + progress.LeaseName + ": not yours"},
+		"it cannot be written":       {func(f *fleet) { f.api.Fail("put leases", forbidden) }, turnDuration - turnRenewal, "cannot renew the turn of this node\" error=\"the Lease " + progress.LeaseName + ": not yours"},
 		"nothing happens":            {func(*fleet) {}, 0, ""},
 		"the agent ends meanwhile":   {func(f *fleet) { f.api.Fail("get leases", kubetest.Hang) }, 0, ""},
 		"others write a Stop there":  {func(f *fleet) { f.putLease(ourself, "r", &Stop{"other", "other-uid", "x", "it failed"}) }, 0, ""},
@@ -261,7 +262,7 @@ func once(f *fleet) http.HandlerFunc {
 }
 
 func newLease(stop string) *coordinationv1.Lease {
-	return &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"a": "b", stopKey: stop}}}
+	return &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"a": "b", progress.StopKey: stop}}}
 }
 
 // A Stop is the text that this package writes, and no other.
@@ -272,11 +273,11 @@ func TestWhatIsAStop(t *testing.T) {
 		`{"node":"a","uid":"u","revision":"r","reason":"x"}`: {"a", "u", "r", "x"},
 	} {
 		found := newLease(text)
-		if got := stopOf(found); !same(got, want) {
+		if got := progress.StopOf(found); !same(got, want) {
 			t.Errorf("%s: %v, want %v", text, got, want)
 		}
 		setStop(found, nil)
-		if _, is := found.Annotations[stopKey]; is || found.Annotations["a"] != "b" {
+		if _, is := found.Annotations[progress.StopKey]; is || found.Annotations["a"] != "b" {
 			t.Errorf("%s: %v", text, found.Annotations)
 		}
 	}
