@@ -62,10 +62,10 @@ func same(a, b *Stop) bool { return a == nil && b == nil || a != nil && b != nil
 // A node gets the turn if no other has it, and no change that has failed on a node that is still there.
 // An API server that does not answer is an error, and nothing is changed then.
 func TestWhoGetsTheTurn(t *testing.T) {
-	ofOther, ofOld := &Stop{"other", "other-uid", "r", "it failed"}, &Stop{"other", "other-uid", "old", "it failed"}
-	ofOurs, ofOurNames := &Stop{"node", "uid", "r", "it failed"}, &Stop{"node", "uid-before", "r", "it failed"}
+	ofOther, ofOld := &Stop{Node: "other", UID: "other-uid", Revision: "r", Reason: "it failed"}, &Stop{Node: "other", UID: "other-uid", Revision: "old", Reason: "it failed"}
+	ofOurs, ofOurNames := &Stop{Node: "node", UID: "uid", Revision: "r", Reason: "it failed"}, &Stop{Node: "node", UID: "uid-before", Revision: "r", Reason: "it failed"}
 	silent := func(revision string) *Stop {
-		return &Stop{"other", "other-uid", revision, "it was restarted, is not Ready, and its installer says nothing"}
+		return &Stop{Node: "other", UID: "other-uid", Revision: revision, Reason: "it was restarted, is not Ready, and its installer says nothing"}
 	}
 	for name, test := range map[string]struct {
 		holder, revision string // of the Lease, before
@@ -143,7 +143,7 @@ func TestWhoGetsTheTurn(t *testing.T) {
 // A node ends its own turn alone, and writes and removes its own Stop alone. A text that is already there is
 // not written again.
 func TestWhatTheEndOfATurnWrites(t *testing.T) {
-	failure, before, ofOther := &Stop{"node", "uid", "r", "it failed"}, &Stop{"node", "uid", "r", "it failed before"}, &Stop{"other", "other-uid", "r", "it failed"}
+	failure, before, ofOther := &Stop{Node: "node", UID: "uid", Revision: "r", Reason: "it failed"}, &Stop{Node: "node", UID: "uid", Revision: "r", Reason: "it failed before"}, &Stop{Node: "other", UID: "other-uid", Revision: "r", Reason: "it failed"}
 	conflict := kubetest.Status(http.StatusConflict, "Conflict", "changed")
 	for name, test := range map[string]struct {
 		holder        string
@@ -213,7 +213,7 @@ func TestRenewals(t *testing.T) {
 		"it cannot be written":       {func(f *fleet) { f.api.Fail("put leases", forbidden) }, turnDuration - turnRenewal, "cannot renew the turn of this node\" error=\"the Lease " + progress.LeaseName + ": not yours"},
 		"nothing happens":            {func(*fleet) {}, 0, ""},
 		"the agent ends meanwhile":   {func(f *fleet) { f.api.Fail("get leases", kubetest.Hang) }, 0, ""},
-		"others write a Stop there":  {func(f *fleet) { f.putLease(ourself, "r", &Stop{"other", "other-uid", "x", "it failed"}) }, 0, ""},
+		"others write a Stop there":  {func(f *fleet) { f.putLease(ourself, "r", &Stop{Node: "other", UID: "other-uid", Revision: "x", Reason: "it failed"}) }, 0, ""},
 		"others write in the moment": {func(f *fleet) { f.api.Fail("put leases", once(f)) }, 0, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -270,7 +270,7 @@ func TestWhatIsAStop(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]*Stop{
 		``: nil, `null`: nil, `{`: nil, `{"node":"a","uid":1}`: nil, `{"uid":"u","node":"a"}`: nil, `{"node":"a","node":"b","uid":"u"}`: nil,
-		`{"node":"a","uid":"u","revision":"r","reason":"x"}`: {"a", "u", "r", "x"},
+		`{"node":"a","uid":"u","revision":"r","reason":"x"}`: {Node: "a", UID: "u", Revision: "r", Reason: "x"},
 	} {
 		found := newLease(text)
 		if got := progress.StopOf(found); !same(got, want) {
