@@ -81,7 +81,7 @@
 //
 // Package troubletest has, too, and an engine of its own:
 //
-//	TestPage                  each symptom of docs/how-to/troubleshooting.md, and what clients print then
+//	TestPage                  each symptom of docs/how-to/troubleshooting.md, and the texts of clients
 //
 // Package airgaptest has, too:
 //

@@ -265,7 +265,7 @@ func TestWhy(t *testing.T) {
 	}
 }
 
-// What is granted now is not refused, whatever the events say.
+// A repository that is granted now is not refused, also if an event says so.
 func TestWhyOfGrantedPod(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

@@ -280,7 +280,7 @@ func TestTurnsOfOthers(t *testing.T) {
 	for field, at := range map[string]string{"acquireTime": "9999-12-31T23:59:59.000000-23:59", "renewTime": "0000-01-01T00:00:00.000000+23:00"} {
 		expect("not held, with a time that cannot be read", other, "x", both(renew, func(o cluster.Object) { spec(o)[field] = at }), unusable)
 	}
-	// What an administrator writes stays writable: fields of two kinds in one entry, of which the next turn takes one.
+	// Fields that an administrator writes stay writable: fields of two kinds in one entry, of which the next turn takes one.
 	o := f.Get(t, lease)
 	set("leaseTransitions", 7)(o)
 	metadata(o)["labels"] = map[string]any{"by": "administrator"}

@@ -11,7 +11,7 @@ import (
 	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
-// A volume is replaced between its files. What was read is that of one version, never of two.
+// A volume is replaced between its files. The read rules are those of one version, never of two.
 func TestPoliciesOfOneVersion(t *testing.T) {
 	t.Parallel()
 	for _, changes := range []int{0, 1, 2, maxReadings - 2, maxReadings - 1, 100} {
