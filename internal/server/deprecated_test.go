@@ -28,7 +28,7 @@ func TestReloadReportsDeprecatedFiles(t *testing.T) {
 	}
 	expect("0", "")
 	p.Configure(t, current, deprecated)
-	expect("1", "pullpass.yaml: apiVersion: pullpass.dev/v1alpha1 is deprecated, and Pullpass 0.4.0 will not read it; rewrite the file with pullpass convert --write ")
+	expect("1", "pullpass.yaml: apiVersion: pullpass.dev/v1alpha1 is deprecated, and Pullpass 0.3.0 will not read it; rewrite the file with pullpass convert --write ")
 	policy := proxytest.PolicyFor("{namespace}/**")
 	p.Put(t, "policy.yaml", strings.Replace(policy, current, deprecated, 1))
 	expect("2", "policy.yaml: apiVersion: pullpass.dev/v1alpha1 is deprecated, ")

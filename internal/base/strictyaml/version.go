@@ -13,7 +13,7 @@ const (
 	// DeprecatedVersion is read with a warning, in two minor releases.
 	DeprecatedVersion Version = "pullpass.dev/v1alpha1"
 
-	withoutDeprecated = "0.4.0" // the release that does not read DeprecatedVersion
+	withoutDeprecated = "0.3.0" // the release that does not read DeprecatedVersion
 )
 
 // AnswerVersion is the apiVersion of the JSON that commands print. It changes apart from files,

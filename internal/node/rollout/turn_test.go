@@ -207,13 +207,15 @@ func TestRenewals(t *testing.T) {
 		lasts   time.Duration // of the turn
 		told    string
 	}{
-		"others take the Lease":      {func(f *fleet) { f.putLease("other/other-uid", "r", nil) }, turnRenewal, "ended before it was done"},
-		"it is deleted":              {func(f *fleet) { f.api.Remove("leases", namespace, progress.LeaseName) }, turnRenewal, "ended before it was done"},
-		"it cannot be read":          {func(f *fleet) { f.api.Fail("get leases", forbidden) }, turnDuration - turnRenewal, "cannot renew the turn of this node\" error=\"the Lease " + progress.LeaseName + ": not yours"},
-		"it cannot be written":       {func(f *fleet) { f.api.Fail("put leases", forbidden) }, turnDuration - turnRenewal, "cannot renew the turn of this node\" error=\"the Lease " + progress.LeaseName + ": not yours"},
-		"nothing happens":            {func(*fleet) {}, 0, ""},
-		"the agent ends meanwhile":   {func(f *fleet) { f.api.Fail("get leases", kubetest.Hang) }, 0, ""},
-		"others write a Stop there":  {func(f *fleet) { f.putLease(ourself, "r", &Stop{Node: "other", UID: "other-uid", Revision: "x", Reason: "it failed"}) }, 0, ""},
+		"others take the Lease":    {func(f *fleet) { f.putLease("other/other-uid", "r", nil) }, turnRenewal, "ended before it was done"},
+		"it is deleted":            {func(f *fleet) { f.api.Remove("leases", namespace, progress.LeaseName) }, turnRenewal, "ended before it was done"},
+		"it cannot be read":        {func(f *fleet) { f.api.Fail("get leases", forbidden) }, turnDuration - turnRenewal, "cannot renew the turn of this node\" error=\"the Lease " + progress.LeaseName + ": not yours"},
+		"it cannot be written":     {func(f *fleet) { f.api.Fail("put leases", forbidden) }, turnDuration - turnRenewal, "cannot renew the turn of this node\" error=\"the Lease " + progress.LeaseName + ": not yours"},
+		"nothing happens":          {func(*fleet) {}, 0, ""},
+		"the agent ends meanwhile": {func(f *fleet) { f.api.Fail("get leases", kubetest.Hang) }, 0, ""},
+		"others write a Stop there": {func(f *fleet) {
+			f.putLease(ourself, "r", &Stop{Node: "other", UID: "other-uid", Revision: "x", Reason: "it failed"})
+		}, 0, ""},
 		"others write in the moment": {func(f *fleet) { f.api.Fail("put leases", once(f)) }, 0, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
