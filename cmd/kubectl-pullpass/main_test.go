@@ -91,7 +91,7 @@ func (r *rig) console(t *testing.T) *httptest.Server {
 	t.Helper()
 	dir := t.TempDir()
 	testkit.Write(t, dir, "policy.yaml", `
-apiVersion: pullpass.dev/v1alpha1
+apiVersion: pullpass.dev/v1beta1
 kind: AccessPolicy
 rules:
 - {name: own, subjects: [{namespaces: ["team-*"]}], allow: [{repositories: ["{namespace}/**"], actions: [pull]}]}
@@ -103,7 +103,7 @@ items:
 - {apiVersion: v1, kind: ServiceAccount, metadata: {name: web, namespace: team-a, uid: uid-1}}
 `)
 	cfg := testkit.Value(config.Parse([]byte(`
-apiVersion: pullpass.dev/v1alpha1
+apiVersion: pullpass.dev/v1beta1
 kind: ProxyConfiguration
 clusters:
 - {name: prod-eu, issuer: "https://oidc.example.com", audiences: [registry.example.com], kubernetes: {manifestFiles: [accounts.yaml]}}
@@ -356,7 +356,7 @@ func TestWhoCanAndReach(t *testing.T) {
 func TestRequest(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	const manifest = `apiVersion: pullpass.dev/v1alpha1
+	const manifest = `apiVersion: pullpass.dev/v1beta1
 kind: RepositoryAccess
 metadata:
   name: api

@@ -17,7 +17,7 @@ import (
 
 const (
 	service = "registry.example.com"
-	policy  = `apiVersion: pullpass.dev/v1alpha1
+	policy  = `apiVersion: pullpass.dev/v1beta1
 kind: AccessPolicy
 rules:
 - name: own-namespace
@@ -47,7 +47,7 @@ roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: developer}
 subjects: [{kind: ServiceAccount, name: developer, namespace: team-a}]
 `
 	request = `
-apiVersion: pullpass.dev/v1alpha1
+apiVersion: pullpass.dev/v1beta1
 kind: RepositoryAccess
 metadata: {name: web, namespace: team-a}
 spec: {serviceAccounts: [web], repositories: [shared/base], actions: [pull]}
