@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 	})
 }
 
-const policy = `apiVersion: pullpass.dev/v1alpha1
+const policy = `apiVersion: pullpass.dev/v1beta1
 kind: AccessPolicy
 rules:
 - name: own-namespace

@@ -38,7 +38,7 @@ const (
 	otherAudience = "other.example.com"
 )
 
-const policy = `apiVersion: pullpass.dev/v1alpha1
+const policy = `apiVersion: pullpass.dev/v1beta1
 kind: AccessPolicy
 rules:
 - name: own-namespace
