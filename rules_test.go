@@ -52,9 +52,6 @@ var rooms = []room{
 		"internal/base", "internal/cluster", "internal/config", "internal/exchange", "internal/gateway", "internal/node", "internal/oidc", "internal/policy",
 		"internal/pullsecrets", "internal/refusal", "internal/registryauth", "internal/state",
 	}, nil},
-	{"internal/kubectl", "what kubectl users ask, with their own rights", []string{
-		"internal/base", "internal/cluster", "internal/node", "internal/policy", "internal/refusal", "internal/server",
-	}, []string{"internal/config", "internal/exchange"}},
 	{"internal/test", "helpers of tests", []string{"internal/base", "internal/exchange"}, nil},
 	{"internal/simulation", "all of it in virtual time, and an oracle that knows no code that decides", nil, []string{"internal/config", "internal/pullsecrets", "internal/server", "internal/state"}},
 
@@ -62,9 +59,9 @@ var rooms = []room{
 		"internal/base", "internal/cluster", "internal/config", "internal/node", "internal/policy", "internal/pullsecrets", "internal/refusal", "internal/registryauth", "internal/server", "internal/state",
 	}, []string{"internal/exchange", "internal/gateway"}},
 	{"cmd/credential-provider", "the kubelet's plugin", []string{"internal/node"}, nil},
-	{"cmd/kubectl-pullpass", "the plugin of kubectl: flags and commands", []string{"internal/base", "internal/kubectl", "internal/node", "internal/server"}, []string{
-		"internal/config", "internal/exchange",
-	}},
+	{"cmd/kubectl-pullpass", "what kubectl users ask, with their own rights", []string{
+		"internal/base", "internal/cluster", "internal/node", "internal/policy", "internal/refusal", "internal/server",
+	}, []string{"internal/config", "internal/exchange"}},
 	{"cmd/demo", "the whole flow on one machine", nil, nil},
 	{"credential", "the package that others import: it brings nothing along", nil, nil},
 	{"cmd/docker-credential-pullpass", "the credential helper", []string{"credential"}, nil},
@@ -105,11 +102,11 @@ var libraries = map[string][]string{
 	"golang.org/x/crypto":                      {"deploy/image/roots", "internal/test"},
 	"golang.org/x/sync":                        {"internal"},
 	"golang.org/x/sys":                         {"internal/node/hostfs"},
-	"k8s.io/api":                               {"internal/cluster", "internal/kubectl", "internal/node/progress", "internal/node/rollout", "internal/pullsecrets"},
-	"k8s.io/apimachinery":                      {"internal"},
-	"k8s.io/client-go":                         {"internal/cluster", "internal/config/setup", "internal/kubectl", "internal/node/progress", "internal/node/rollout", "internal/pullsecrets"},
+	"k8s.io/api":                               {"internal/cluster", "cmd/kubectl-pullpass", "internal/node/progress", "internal/node/rollout", "internal/pullsecrets"},
+	"k8s.io/apimachinery":                      {"internal", "cmd/kubectl-pullpass"},
+	"k8s.io/client-go":                         {"internal/cluster", "internal/config/setup", "cmd/kubectl-pullpass", "internal/node/progress", "internal/node/rollout", "internal/pullsecrets"},
 	"k8s.io/klog/v2":                           {"cmd/proxy", "internal/cluster"},
-	"sigs.k8s.io/yaml":                         {"cmd/demo", "deploy/release", "internal/kubectl"},
+	"sigs.k8s.io/yaml":                         {"cmd/demo", "deploy/release", "cmd/kubectl-pullpass"},
 }
 
 // unreachable says what must not be linked into a package, through whatever it

@@ -16,7 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pullpass/pullpass/internal/base/term"
-	"github.com/pullpass/pullpass/internal/kubectl"
+	"github.com/pullpass/pullpass/cmd/kubectl-pullpass/kubectl"
 )
 
 // version is set by the linker.

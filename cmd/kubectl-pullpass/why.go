@@ -5,7 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/pullpass/pullpass/internal/kubectl"
+	"github.com/pullpass/pullpass/cmd/kubectl-pullpass/kubectl"
 )
 
 func whyCommand(o *kubectl.Options) *cobra.Command {
