@@ -43,6 +43,7 @@ func startSite(t testing.TB) *site {
 	testenv.Must(t, os.MkdirAll(dir, 0o755))
 	for name, program := range map[string]string{"kubectl": programs.Kubectl(t), "helm": programs.Helm(t)} {
 		testenv.Must(t, os.Symlink(program, dir+name))
+		t.Cleanup(func() { testenv.Must(t, os.Remove(dir+name)) })
 	}
 	s.environment = append(programs.HelmEnvironment(t), "KUBECONFIG="+s.kubeconfig)
 	args := []string{"kubectl", "create"}
