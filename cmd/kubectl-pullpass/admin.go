@@ -7,8 +7,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/pullpass/pullpass/internal/base/names"
 	"github.com/pullpass/pullpass/cmd/kubectl-pullpass/kubectl"
+	"github.com/pullpass/pullpass/internal/base/names"
 	"github.com/pullpass/pullpass/internal/server/audit"
 )
 

@@ -15,8 +15,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/pullpass/pullpass/internal/base/term"
 	"github.com/pullpass/pullpass/cmd/kubectl-pullpass/kubectl"
+	"github.com/pullpass/pullpass/internal/base/term"
 )
 
 // version is set by the linker.
