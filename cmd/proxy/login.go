@@ -32,7 +32,7 @@ service. Neither token is printed. helm test runs this command in a pod.`,
 	flags.StringVar(&r.URL, "url", "", "address of the token endpoint (required)")
 	flags.StringVar(&r.Service, "service", "", "service of the registry (required)")
 	flags.StringVar(&r.TokenFile, "token-file", "", "file with the token (required)")
-	flags.StringVar(&r.CertFile, "certificate", "", "file with the certificate that the server must present, whatever the name in --url (default: one for that name, by a CA of the system)")
+	flags.StringVar(&r.CertFile, "certificate", "", "file with the certificate that the server must present; the name in --url is not checked then (default: one for that name, by a CA of the system)")
 	requireFlags(command, "url", "service", "token-file")
 	return command
 }

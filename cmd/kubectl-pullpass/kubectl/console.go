@@ -33,7 +33,7 @@ type Answer struct {
 	Problem string          `json:"problem"`
 }
 
-// errNotRemembered is for a question about a pod of which a replica remembers no decision.
+// errNotRemembered means that the replica remembers no decision about the pod.
 var errNotRemembered = errors.New("Pullpass remembers no decision about this pod; its audit log has all") //nolint:staticcheck // a name
 
 // Ask asks a question of the console (explain, pod, who, reach).

@@ -134,7 +134,7 @@ func (w *wire) connect(ctx context.Context, until time.Time) (*wireConn, error) 
 
 // isPrivate reports whether the upstream is at an address that is not public. The connection says
 // so, on which the upstream proved its name. Its name server could say anything at any time, and
-// thereby open private addresses. Behind a proxy, only names are known.
+// open private addresses that way. Behind a proxy, only names are known.
 func (w *wire) isPrivate() bool {
 	if w.proxy != nil || w.other != nil {
 		host, _, _ := net.SplitHostPort(w.address)
