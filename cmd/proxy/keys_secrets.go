@@ -48,7 +48,7 @@ key for ten years. A Secret with a certificate from elsewhere is refused.`,
 }
 
 func (o *keySecretsOptions) keep(cmd *cobra.Command) error {
-	wanted, order, err := o.leaves()
+	leaves, err := o.leaves()
 	if err != nil {
 		return err
 	}
@@ -64,8 +64,9 @@ func (o *keySecretsOptions) keep(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	for i, name := range order {
-		ca, isNew, err := keeper.Keep(cmd.Context(), name, wanted[name])
+	for i, leaf := range leaves {
+		name := leaf.CommonName
+		ca, isNew, err := keeper.Keep(cmd.Context(), name, leaf)
 		if err != nil {
 			return err
 		}
@@ -83,45 +84,39 @@ func (o *keySecretsOptions) keep(cmd *cobra.Command) error {
 	return nil
 }
 
-// leaves returns what is in which Secret, and their order: servers first.
-func (o *keySecretsOptions) leaves() (wanted map[string]signing.Leaf, order []string, err error) {
-	wanted = map[string]signing.Leaf{}
-	add := func(name string, leaf signing.Leaf) error {
-		if _, ok := wanted[name]; ok || name == "" {
-			return fmt.Errorf("--server, --signing: the Secret %q is named twice, or has no name", name)
-		}
-		leaf.CommonName = name
-		wanted[name] = leaf
-		order = append(order, name)
-		return nil
-	}
+// leaves returns the contents of the Secrets, servers first. The common name is that of the Secret.
+func (o *keySecretsOptions) leaves() ([]signing.Leaf, error) {
+	var leaves []signing.Leaf
 	for _, server := range o.servers {
 		name, list, _ := strings.Cut(server, "=")
-		leaf := signing.Leaf{Algorithm: signing.ES256}
+		leaf := signing.Leaf{CommonName: name, Algorithm: signing.ES256}
 		for host := range strings.SplitSeq(list, ",") {
 			if host == "" {
-				return nil, nil, fmt.Errorf("--server %s: has an empty name; give SECRET=NAME,NAME", server)
+				return nil, fmt.Errorf("--server %s: has an empty name; give SECRET=NAME,NAME", server)
 			}
 			if address, err := netip.ParseAddr(host); err == nil {
 				host = address.String()
 			}
 			leaf.Names = append(leaf.Names, host)
 		}
-		if err := add(name, leaf); err != nil {
-			return nil, nil, err
-		}
+		leaves = append(leaves, leaf)
 	}
 	for _, key := range o.signing {
 		name, algorithm, ok := strings.Cut(key, "=")
 		if !ok {
 			algorithm = string(signing.ES256)
 		}
-		if err := add(name, signing.Leaf{Algorithm: signing.Algorithm(algorithm)}); err != nil {
-			return nil, nil, err
+		leaves = append(leaves, signing.Leaf{CommonName: name, Algorithm: signing.Algorithm(algorithm)})
+	}
+	if len(leaves) == 0 {
+		return nil, errors.New("--server, --signing: give at least one")
+	}
+	seen := map[string]bool{"": true}
+	for _, leaf := range leaves {
+		if seen[leaf.CommonName] {
+			return nil, fmt.Errorf("--server, --signing: the Secret %q is named twice, or has no name", leaf.CommonName)
 		}
+		seen[leaf.CommonName] = true
 	}
-	if len(order) == 0 {
-		return nil, nil, errors.New("--server, --signing: give at least one")
-	}
-	return wanted, order, nil
+	return leaves, nil
 }
