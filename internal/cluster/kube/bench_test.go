@@ -161,12 +161,33 @@ func BenchmarkStore(b *testing.B) {
 				close(done)
 				b.ReportMetric(<-peak-before, "peak-MiB")
 				b.ReportMetric(liveHeap()-before, "live-MiB")
-				if n := len(c.pods.objects); n != manyPods {
+				if n := len(c.pods.uids); n != manyPods {
 					b.Fatalf("%d pods", n)
 				}
 				runtime.KeepAlive(c)
 			}
 		})
+	}
+}
+
+// BenchmarkPods measures the memory for the pods of 50 large clusters.
+func BenchmarkPods(b *testing.B) {
+	const clusters, pods = 50, 60_000
+	pod := func(i int) metav1.ObjectMeta {
+		return metav1.ObjectMeta{Name: podName(i), Namespace: namespaceName(i), UID: types.UID(uuid(i))}
+	}
+	for b.Loop() {
+		before := liveHeap()
+		var all []*resource
+		for range clusters {
+			r := newTestCluster(b, newAPIServer(), ClusterConfig{PodChecks: true}).pods
+			r.source = (&crowd{pods, pod, true}).source()
+			go r.reflect(b.Context())
+			<-r.synced
+			all = append(all, r)
+		}
+		b.ReportMetric((liveHeap()-before)*(1<<20)/(clusters*pods), "bytes/pod")
+		runtime.KeepAlive(all)
 	}
 }
 

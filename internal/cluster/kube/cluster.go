@@ -113,6 +113,7 @@ func NewCluster(config ClusterConfig) (*Cluster, error) {
 	c.namespaces = c.newResource("namespaces", keepLabels)
 	if config.PodChecks {
 		c.pods = c.newResource("pods", keepIdentity)
+		c.pods.slim = true
 	}
 	if config.NodeFallback {
 		c.podSpecs = c.newPodSpecs()
@@ -286,7 +287,7 @@ func (c *Cluster) confirm(ctx context.Context, r *resource, kind exchange.Kind, 
 	if ref.UID == "" { // an empty UID would confirm any object of the name
 		return object{}, false, fmt.Errorf("cluster %s: the token names the %s %s without UID", c.name, kind, join(namespace, ref.Name))
 	}
-	if known, ok := r.find(namespace, ref.Name); ok && known.uid == ref.UID {
+	if known, ok := r.confirm(namespace, ref.Name, ref.UID); ok {
 		return known, true, nil
 	}
 	asked, found, err := c.live.ask(ctx, r, tenant, subject{r.name, namespace, ref.Name, ref.UID})

@@ -62,16 +62,19 @@ type resource struct {
 	budget int
 	// optional means that the cluster may lack the resource and still serve.
 	optional bool
+	// slim keeps uids instead of objects.
+	slim bool
 
 	synced chan struct{} // closed when everything was listed once
 
 	mu        sync.RWMutex
-	objects   map[objectKey]object // nil until synced
-	ledgers   ledgers              // of objects
-	missing   fair.Queue[*claim]   // within the budget again after their data was dropped
-	streaming bool                 // the current list is a stream
-	failure   string               // of the latest list or watch; empty: none
-	heard     time.Time            // of the last message of the API server about it
+	objects   map[objectKey]object // nil until synced, empty if slim
+	uids      uids
+	ledgers   ledgers            // of objects
+	missing   fair.Queue[*claim] // within the budget again after their data was dropped
+	streaming bool               // the current list is a stream
+	failure   string             // of the latest list or watch; empty: none
+	heard     time.Time          // of the last message of the API server about it
 
 	refill chan struct{} // holds one element when something is missing
 	stream *sieve        // of the list that is being streamed; used only by the reflector
@@ -98,6 +101,19 @@ func (r *resource) find(namespace, name string) (object, bool) {
 	defer r.mu.RUnlock()
 	found, ok := r.objects[key]
 	return found, ok
+}
+
+// confirm returns an object as it was last seen, if it has the UID.
+func (r *resource) confirm(namespace, name, uid string) (object, bool) {
+	if r.slim {
+		key, want := digestOf(namespace, name), digestOf("", uid)
+		r.mu.RLock()
+		defer r.mu.RUnlock()
+		known, ok := r.uids[key]
+		return object{uid: uid}, ok && known == want
+	}
+	found, ok := r.find(namespace, name)
+	return found, ok && found.uid == uid
 }
 
 // get asks the API server. Without a resourceVersion, the API server reads from a quorum of etcd.
@@ -163,7 +179,7 @@ func (r *resource) recovered() {
 func (r *resource) status() ResourceStatus {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	return ResourceStatus{Resource: r.name, Optional: r.optional, Synced: r.objects != nil, Objects: len(r.objects), HeardAt: r.heard, LastFailure: r.failure}
+	return ResourceStatus{Resource: r.name, Optional: r.optional, Synced: r.objects != nil, Objects: len(r.objects) + len(r.uids), HeardAt: r.heard, LastFailure: r.failure}
 }
 
 // cause returns why ctx ended before the objects were listed.
@@ -368,9 +384,12 @@ func (s *store) Add(value any) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r := (*resource)(s)
+	if r.heard = r.now(); r.slim {
+		r.uids.put(i.key, i.object.uid)
+		return nil
+	}
 	next, isSame := i.object.withSpecOf(r.objects[i.key])
 	r.put(i.key, next, true)
-	r.heard = r.now()
 	if !isSame {
 		r.notify(&i.key)
 	}
@@ -391,8 +410,11 @@ func (s *store) Delete(value any) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r := (*resource)(s)
+	if r.heard = r.now(); r.slim {
+		r.uids.remove(key)
+		return nil
+	}
 	r.put(key, object{}, false)
-	r.heard = r.now()
 	r.notify(&key)
 	return nil
 }
@@ -415,17 +437,25 @@ func (s *store) Bookmark(string) error {
 
 // Replace stores all objects of a list, which are already converted.
 func (s *store) Replace(values []any, _ string) error {
-	objects := make(map[objectKey]object, len(values))
+	objects, known := map[objectKey]object{}, uids{}
+	if s.slim {
+		known = make(uids, len(values))
+	} else {
+		objects = make(map[objectKey]object, len(values))
+	}
 	for _, value := range values {
-		i, ok := value.(*item)
-		if !ok {
+		switch i, ok := value.(*item); {
+		case !ok:
 			return fmt.Errorf("a %T is among %s", value, s.name)
+		case s.slim:
+			known.put(i.key, i.object.uid)
+		default:
+			objects[i.key] = i.object
 		}
-		objects[i.key] = i.object
 	}
 	s.mu.Lock()
 	first := s.objects == nil
-	s.objects, s.stream = objects, nil
+	s.objects, s.uids, s.stream = objects, known, nil
 	(*resource)(s).settleAll()
 	s.heard = s.now()
 	(*resource)(s).notify(nil)

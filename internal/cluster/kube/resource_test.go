@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/netip"
 	"reflect"
@@ -23,16 +24,28 @@ import (
 	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
-// podNames returns the known pods as NAME=UID.
-func podNames(c *Cluster) []string {
+// wantPods compares the known pods of team-a, NAME=UID, with those of which memory has digests.
+func wantPods(t *testing.T, c *Cluster, pods ...string) {
+	t.Helper()
+	want := uids{}
+	for _, pod := range pods {
+		name, uid, _ := strings.Cut(pod, "=")
+		want[digestOf("team-a", name)] = digestOf("", uid)
+		if _, ok := c.pods.confirm("team-a", name, uid); !ok {
+			t.Errorf("%s is not known", pod)
+		}
+		if _, ok := c.pods.confirm("team-b", name, uid); ok {
+			t.Errorf("%s is known in another namespace", pod)
+		}
+		if _, ok := c.pods.confirm("team-a", name, uid+"x"); ok {
+			t.Errorf("%s is known with another UID", pod)
+		}
+	}
 	c.pods.mu.RLock()
 	defer c.pods.mu.RUnlock()
-	names := []string{}
-	for key, known := range c.pods.objects {
-		names = append(names, key.name+"="+known.uid)
+	if !maps.Equal(c.pods.uids, want) {
+		t.Errorf("%d pods are known, want %v", len(c.pods.uids), pods)
 	}
-	slices.Sort(names)
-	return names
 }
 
 // podStatus leaves out the time of the last message.
@@ -106,9 +119,7 @@ func TestWatchRestarts(t *testing.T) {
 					s.Streams(streams)
 					c := newTestCluster(t, s, ClusterConfig{PodChecks: true})
 					run(t, c)
-					if got, want := podNames(c), []string{"orphan=uid-orphan", "waits=uid-waits", "web-1=uid-pod"}; !slices.Equal(got, want) {
-						t.Fatalf("pods %v", got)
-					}
+					wantPods(t, c, "orphan=uid-orphan", "waits=uid-waits", "web-1=uid-pod")
 					before := time.Now()
 					test.end(s, func() {
 						s.Remove("pods", "team-a", "orphan")
@@ -117,9 +128,7 @@ func TestWatchRestarts(t *testing.T) {
 					})
 					time.Sleep(time.Minute)
 					synctest.Wait()
-					if got, want := podNames(c), []string{"new=uid-new", "waits=uid-again", "web-1=uid-pod"}; !slices.Equal(got, want) {
-						t.Errorf("pods %v, want %v", got, want)
-					}
+					wantPods(t, c, "new=uid-new", "waits=uid-again", "web-1=uid-pod")
 					if got, want := podStatus(c), (ResourceStatus{Resource: "pods", Synced: true, Objects: 3}); got != want {
 						t.Errorf("status %+v", got)
 					}
