@@ -34,6 +34,7 @@ func TestABodyThatNobodyAsksFor(t *testing.T) {
 					}
 					_, _ = io.WriteString(theirs, first)
 					_, _ = io.Copy(io.Discard, r.Body)
+					_, _ = io.WriteString(theirs, first)
 					time.Sleep(answers)
 					_, _ = io.WriteString(theirs, "HTTP/1.1 416 Requested Range Not Satisfiable\r\nContent-Length: 0\r\n\r\n")
 				}()

@@ -136,7 +136,7 @@ func (w *wire) connect(ctx context.Context, until time.Time) (*wireConn, error) 
 // so, on which the upstream proved its name. Its name server could say anything at any time, and
 // open private addresses that way. Behind a proxy, only names are known.
 func (w *wire) isPrivate() bool {
-	if w.proxy != nil || w.other != nil {
+	if w.proxy != nil {
 		host, _, _ := net.SplitHostPort(w.address)
 		return !IsPublicHost(host)
 	}

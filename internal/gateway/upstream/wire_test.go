@@ -151,6 +151,7 @@ func TestWireReuse(t *testing.T) {
 		"HEAD":             {"HEAD", "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n", "200 ", "200 /b on 1"},
 		"redirect":         {"GET", "HTTP/1.1 307 Temporary Redirect\r\nLocation: /x\r\nContent-Length: 2\r\n\r\nto", "307 to", "200 /b on 1"},
 		"interim":          {"GET", strings.Repeat("HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n", maxInterim) + "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nbody", "200 body", "200 /b on 1"},
+		"nothing to send":  {"GET", goOn + "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nbody", "200 body", "200 /b on 1"},
 		"to the end":       {"GET", "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nbody", "", ""},
 		"said to close":    {"GET", "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 4\r\n\r\nbody", "200 body", "200 /b on 2"},
 		"HTTP/1.0":         {"GET", "HTTP/1.0 200 OK\r\nContent-Length: 4\r\n\r\nbody", "200 body", "200 /b on 2"},
@@ -192,6 +193,17 @@ func TestWireBodyNotRead(t *testing.T) {
 		t.Error("the connection is kept")
 	}
 	if got := p.get(t, "GET", "/b"); got != "200 /b on 2" {
+		t.Error(got)
+	}
+}
+
+// A response without a body is read to its end, also if only its head is looked at.
+func TestWireNoBody(t *testing.T) {
+	t.Parallel()
+	p := newPeer(t, serveFirst("HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n"))
+	response := testkit.Value(p.RoundTrip(p.request(t.Context(), "HEAD", "/a")))(t)
+	testkit.Must(t, response.Body.Close())
+	if got := p.get(t, "GET", "/b"); got != "200 /b on 1" {
 		t.Error(got)
 	}
 }
