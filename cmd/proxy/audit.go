@@ -26,6 +26,7 @@ standard error. Exit code 1 only if a file cannot be read completely.`,
   pullpass audit --pod prod-eu/team-a/web-5c9f-x2x7q audit.log
   pullpass audit --service-account prod-eu/team-a/web --since 2026-03-01T00:00:00Z --until 2026-03-02T00:00:00Z audit.log
   pullpass audit --project github/123456789 --since 24h audit.log
+  pullpass audit --trial --since 24h audit.log
   kubectl logs -n pullpass -l app.kubernetes.io/name=pullpass --tail -1 | pullpass audit --repository team-a/web -o json`,
 		RunE: func(cmd *cobra.Command, files []string) error {
 			if err := q.CheckGiven(cmd.Flags().Changed); err != nil {
@@ -51,6 +52,7 @@ standard error. Exit code 1 only if a file cannot be read completely.`,
 		},
 	}
 	q.Conditions(func(value *string, name, usage string) { command.Flags().StringVar(value, name, "", usage) })
+	command.Flags().BoolVar(&q.Trial, "trial", false, "only what the policy trial would have decided differently")
 	outputFlag(command, &output, "table", "table, or json: the lines of the log")
 	return command
 }

@@ -167,7 +167,7 @@ func auditFields(t *testing.T, typ reflect.Type, path string, into map[string]bo
 	}
 	for field := range typ.Fields() {
 		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
-		if !field.IsExported() {
+		if !field.IsExported() || name == "-" {
 			continue
 		}
 		if field.Anonymous && name == "" {

@@ -74,6 +74,7 @@ type Config struct {
 	// Assertions are for upstreams that are asked as the caller.
 	Assertions  *Assertions `json:"assertions,omitempty"`
 	PolicyFiles []string    `json:"policyFiles" schema:"required nonempty"` // together one policy
+	PolicyTrial PolicyTrial `json:"policyTrial"`                            // a policy that decides nothing
 	State       State       `json:"state"`
 	Limits      Limits      `json:"limits"`
 	Audit       Audit       `json:"audit"`
@@ -90,6 +91,12 @@ type Config struct {
 
 	// File is its file, as it was named.
 	File string `json:"-"`
+}
+
+// PolicyTrial is the policy that is to decide next. It is judged beside the one that decides, and
+// differences are recorded.
+type PolicyTrial struct {
+	Files []string `json:"files"` // as policyFiles; empty: policyFiles, with the objects that are only tried
 }
 
 // Server is the public listener.
@@ -297,12 +304,13 @@ func (d *Duration) UnmarshalText(text []byte) error {
 
 func defaultConfig() *Config {
 	return &Config{
-		Server:     Server{Address: ":8443", TrustedProxies: []netip.Prefix{}},
-		Clusters:   []Cluster{},
-		Identities: []Provider{},
-		Upstreams:  []Upstream{},
-		Admin:      Admin{Address: "127.0.0.1:9090", ConsoleHosts: []string{}},
-		State:      State{Redis: Redis{Addresses: []string{}}, Replay: exchange.ReplayOff},
+		Server:      Server{Address: ":8443", TrustedProxies: []netip.Prefix{}},
+		Clusters:    []Cluster{},
+		Identities:  []Provider{},
+		Upstreams:   []Upstream{},
+		Admin:       Admin{Address: "127.0.0.1:9090", ConsoleHosts: []string{}},
+		PolicyTrial: PolicyTrial{Files: []string{}},
+		State:       State{Redis: Redis{Addresses: []string{}}, Replay: exchange.ReplayOff},
 		Limits: Limits{
 			PerServiceAccount: Limit{Rate: 50, Burst: 200},
 			PerAddress:        Limit{Rate: 200, Burst: 1000},

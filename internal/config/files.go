@@ -82,6 +82,7 @@ func (c *Config) files() []fileField {
 		fileField{"state.redis.tls.caFile", &c.State.Redis.TLS.CAFile, readableFile},
 	)
 	files = append(files, listedFiles("policyFiles", c.PolicyFiles)...)
+	files = append(files, listedFiles("policyTrial.files", c.PolicyTrial.Files)...)
 	return append(files, fileField{"audit.file", &c.Audit.File, writtenFile})
 }
 

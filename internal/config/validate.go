@@ -79,6 +79,7 @@ func (v *validator) config(c *Config) {
 		v.Fault("policyFiles", "is empty; without a policy nothing is granted, so name at least one file")
 	}
 	v.uniquePlaces(len(c.PolicyFiles), "policyFiles[%d]", func(i int) string { return c.PolicyFiles[i] })
+	v.uniquePlaces(len(c.PolicyTrial.Files), "policyTrial.files[%d]", func(i int) string { return c.PolicyTrial.Files[i] })
 
 	v.state(&c.State)
 	v.limit("limits.perServiceAccount", c.Limits.PerServiceAccount)

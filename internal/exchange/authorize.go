@@ -3,6 +3,7 @@ package exchange
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"github.com/pullpass/pullpass/internal/exchange/nodeproof"
 	"github.com/pullpass/pullpass/internal/oidc"
@@ -22,6 +23,9 @@ type Authorizer struct {
 	Owners          Owners  // of token ids; nil: replay is not judged, which is for explaining alone
 	ServiceAccounts Limiter // nil: the limit is not judged, likewise
 	Decide          func(subject policy.Subject, service string, requested []registryauth.Scope) policy.Decision
+	// Try decides by a policy that is only tried; it reports false if there is none. Its decision
+	// is noted in the event, and has no other effect. It may be nil.
+	Try func(subject policy.Subject, service string, requested []registryauth.Scope) (policy.Decision, bool)
 }
 
 // Authorization is the outcome of Authorize: its steps, and the access for Issue. After an error,
@@ -58,15 +62,15 @@ func (a *Authorizer) Authorize(ctx context.Context, req registryauth.Request, ca
 	}
 
 	_, deciding := begin(ctx, stepDecide)
-	decision := a.Decide(subject, req.Service, req.Scopes)
+	decision := push.limit(a.Decide(subject, req.Service, req.Scopes))
 	deciding.End()
 	if push != nil {
-		decision = decision.Within(push.Scopes, ReasonBeyondPush, "exchange the job's token for one that is")
 		access.pushID = push.ID
 	}
 	access.subject, access.Decision, access.granted = subject, decision, decision.Granted()
 	access.names = policy.ScopeStrings(access.granted)
 	event.decide(decision, access.names)
+	a.try(subject, req, push, &access, event)
 	if steps[StepDeny] = VerdictPassed; decision.DeniedBy != "" {
 		steps[StepDeny] = VerdictRefused
 	}
@@ -75,6 +79,42 @@ func (a *Authorizer) Authorize(ctx context.Context, req registryauth.Request, ca
 	}
 	event.unread(req)
 	return access, nil
+}
+
+// try notes in event what the policy that is only tried would have decided, if that differs.
+func (a *Authorizer) try(subject policy.Subject, req registryauth.Request, push *PushRights, access *Authorization, event *Event) {
+	if a.Try == nil {
+		return
+	}
+	decision, isTried := a.Try(subject, req.Service, req.Scopes)
+	if !isTried {
+		return
+	}
+	decision = push.limit(decision)
+	granted := decision.Granted()
+	gained, lost := exceeds(granted, access.granted), exceeds(access.granted, granted)
+	switch denied := access.Decision.DeniedBy != ""; {
+	case denied != (decision.DeniedBy != ""):
+		gained, lost = denied, !denied
+	case !gained && !lost:
+		return
+	}
+	var tried Event
+	tried.decide(decision, policy.ScopeStrings(granted))
+	tried.unread(req)
+	if err := decisionError(decision, subject); err != nil {
+		tried.refuse(classify(err, ""))
+	}
+	event.Trial = &Trial{Result: tried.Result, Granted: tried.Granted, Rule: tried.Rule, Reason: tried.Reason, Gained: gained, Lost: lost}
+}
+
+// exceeds reports whether some of the granted actions are not among the others. Both are results of
+// Granted.
+func exceeds(granted, others []registryauth.Scope) bool {
+	return slices.ContainsFunc(granted, func(s registryauth.Scope) bool {
+		i, isThere := slices.BinarySearchFunc(others, s, policy.CompareResources)
+		return !isThere || slices.ContainsFunc(s.Actions, func(action string) bool { return !slices.Contains(others[i].Actions, action) })
+	})
 }
 
 // identify has the credential verified, if there is one, and its identity admitted. Then it checks

@@ -66,6 +66,9 @@ func BenchmarkExchange(b *testing.B) {
 	run("first", r.handler, func(i int) int { return i })
 	run("repeated", r.handler, func(int) int { return 0 })
 	run("mix", r.handler, func(i int) int { return i / 2 })
+	r.follow(b, func(c *exchange.Config) { c.Trial = parsePolicy(b, testPolicy) })
+	run("first-with-trial", r.handler, func(i int) int { return i })
+	run("repeated-with-trial", r.handler, func(int) int { return 0 })
 }
 
 // BenchmarkWorstRequest compares a plain request with the most expensive one that an editor of a

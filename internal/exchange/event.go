@@ -77,6 +77,7 @@ type Event struct {
 	Granted   []string     `json:"granted,omitempty"`
 	Rule      string       `json:"rule,omitempty"` // the rules that granted, or the one that denied; comma-separated
 	Scopes    []ScopeEvent `json:"scopes,omitempty"`
+	Trial     *Trial       `json:"trial,omitempty"`    // what the policy that is only tried would have decided, if that differs
 	IssuedID  string       `json:"issuedID,omitempty"` // jti of the issued token
 	Reused    bool         `json:"reused,omitempty"`   // the issued token was issued before
 	// PushCredential is the id of the push credential that was presented or issued.
@@ -120,6 +121,17 @@ type GatewayRequest struct {
 	RedirectHost   string `json:"redirectHost,omitempty"` // the host alone: the rest of the address may be signed
 	Sent           int64  `json:"sent,omitempty"`         // bytes of the body, to the client
 	Received       int64  `json:"received,omitempty"`     // bytes of the body, from the client
+}
+
+// Trial is a decision of the policy that is only tried, in the words of an Event.
+type Trial struct {
+	Result  Result   `json:"result"`
+	Granted []string `json:"granted,omitempty"`
+	Rule    string   `json:"rule,omitempty"`
+	Reason  string   `json:"reason,omitempty"`
+	// Gained and Lost say whether it grants something that was not granted, or the other way round.
+	Gained bool `json:"-"`
+	Lost   bool `json:"-"`
 }
 
 // ScopeEvent says why one requested scope was not granted in full.

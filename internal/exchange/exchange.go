@@ -1,6 +1,7 @@
 package exchange
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -40,6 +41,7 @@ type Config struct {
 	ServiceAccounts Limiter
 	Registries      []*registryauth.Issuer
 	Policy          *policy.Policy
+	Trial           *policy.Policy // decides nothing; nil: only objects may be tried
 	// Scopes maps a service to a function that returns the scopes to judge for the requested
 	// scopes. Without a function, the requested scopes are judged unchanged.
 	Scopes map[string]func([]registryauth.Scope) []registryauth.Scope
@@ -56,6 +58,7 @@ type Exchanger struct {
 	verifier   Verifier
 	registries map[string]*registryauth.Issuer
 	policy     *policy.Policy
+	trial      *policy.Policy
 	scopes     map[string]func([]registryauth.Scope) []registryauth.Scope
 	issued     *lru.Cache[issuedKey, registryauth.Token]
 	sealed     *seal.Box // push credentials
@@ -100,6 +103,7 @@ func New(c Config) (*Exchanger, error) {
 		verifier:   c.Verifier,
 		registries: make(map[string]*registryauth.Issuer, len(c.Registries)),
 		policy:     c.Policy,
+		trial:      c.Trial,
 		scopes:     c.Scopes,
 		issued:     c.Memory.issued,
 		sealed:     c.Memory.sealed,
@@ -113,6 +117,7 @@ func New(c Config) (*Exchanger, error) {
 		Owners:          c.Owners,
 		ServiceAccounts: c.ServiceAccounts,
 		Decide:          c.Policy.Decide,
+		Try:             x.try,
 	}
 	if x.now == nil {
 		x.now = time.Now
@@ -130,6 +135,19 @@ func New(c Config) (*Exchanger, error) {
 // which is shared by all entries of a signing key.
 func heldByIssued(key issuedKey, token registryauth.Token) int {
 	return lru.Bytes(len(key.granted)) + lru.Bytes(len(token.Value.Reveal())) + lru.Bytes(registryauth.SecretBytes) + lru.Bytes(len(token.ID))
+}
+
+// try decides by the trial, or by the policy if only objects are tried.
+func (x *Exchanger) try(subject policy.Subject, service string, requested []registryauth.Scope) (policy.Decision, bool) {
+	next := x.trial
+	switch {
+	case subject.Objects.Trial != nil:
+		subject.Objects.Policies = subject.Objects.Trial
+		next = cmp.Or(next, x.policy)
+	case next == nil:
+		return policy.Decision{}, false
+	}
+	return next.Decide(subject, service, requested), true
 }
 
 // Policy returns the policy in use.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pullpass/pullpass/internal/oidc"
+	"github.com/pullpass/pullpass/internal/policy"
 	"github.com/pullpass/pullpass/internal/refusal"
 	"github.com/pullpass/pullpass/internal/registryauth"
 	"github.com/pullpass/pullpass/internal/registryauth/seal"
@@ -38,6 +39,14 @@ type pushCredential struct {
 type PushRights struct {
 	ID     string   `json:"id"`     // random; events contain it, and it can be revoked like a token's id
 	Scopes []string `json:"scopes"` // granted at the exchange
+}
+
+// limit returns the part of a decision that the push credential covers; nil: none was presented.
+func (p *PushRights) limit(d policy.Decision) policy.Decision {
+	if p == nil {
+		return d
+	}
+	return d.Within(p.Scopes, ReasonBeyondPush, "exchange the job's token for one that is")
 }
 
 // PushCredentialError refuses a push credential, or refuses to issue one.

@@ -40,6 +40,11 @@ func (e *Event) redact(secrets *redact.Secrets) {
 	for i := range e.Granted {
 		e.Granted[i] = secrets.Text(e.Granted[i])
 	}
+	if e.Trial != nil {
+		for i := range e.Trial.Granted {
+			e.Trial.Granted[i] = secrets.Text(e.Trial.Granted[i])
+		}
+	}
 	for i := range e.Scopes {
 		s := &e.Scopes[i]
 		s.Scope, s.Reason = secrets.Text(s.Scope), secrets.Message(s.Reason)

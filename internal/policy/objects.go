@@ -20,6 +20,7 @@ import (
 // ServiceAccounts. The zero Objects has none.
 type Objects struct {
 	Policies *Policies // of the cluster; nil: none counts
+	Trial    *Policies // with those that are only tried; nil: there are none
 	Requests *Requests // of the ServiceAccount; nil: none
 	// Beyond is the number of RepositoryAccess objects of its namespace that count for nothing,
 	// because older ones fill the budget of the namespace.
@@ -65,7 +66,22 @@ type Policies struct {
 
 // NewPolicies combines the AccessPolicies of a cluster, in the order given. The patterns of within
 // limit the grants of rules in objects and of RepositoryAccess objects.
+//
+// Objects with spec.trial are left out.
 func NewPolicies(within []pattern.Pattern, objects ...*ObjectPolicy) *Policies {
+	return newPolicies(within, slices.DeleteFunc(slices.Clone(objects), func(o *ObjectPolicy) bool { return o.trial }))
+}
+
+// NewTrial combines all AccessPolicies, also those with spec.trial. Without any of them, it returns
+// nil: NewPolicies says the same.
+func NewTrial(within []pattern.Pattern, objects ...*ObjectPolicy) *Policies {
+	if !slices.ContainsFunc(objects, func(o *ObjectPolicy) bool { return o.trial }) {
+		return nil
+	}
+	return newPolicies(within, objects)
+}
+
+func newPolicies(within []pattern.Pattern, objects []*ObjectPolicy) *Policies {
 	var rules []rule
 	var deny []denyRule
 	for _, o := range objects {
@@ -96,6 +112,7 @@ type ObjectPolicy struct {
 	name  string
 	rules []rule
 	deny  []denyRule
+	trial bool // it decides nothing
 	fault error
 }
 
@@ -105,7 +122,7 @@ func ParseObject(name string, spec any) *ObjectPolicy {
 	o := &ObjectPolicy{name: name}
 	p := policyParser{inObject: true}
 	n := strictyaml.NewNode(Kind+" "+name, spec, &p.faults)
-	fields := n.Fields("rules", "deny")
+	fields := n.Fields("rules", "deny", "trial")
 	rules, hasRules := fields["rules"]
 	deny, hasDeny := fields["deny"]
 	if hasRules {
@@ -113,6 +130,9 @@ func ParseObject(name string, spec any) *ObjectPolicy {
 	}
 	if hasDeny && !isNobody(deny) {
 		p.readDenials(deny)
+	}
+	if trial, isSet := fields["trial"]; isSet {
+		o.trial = trial.Boolean()
 	}
 	o.rules, o.deny, o.fault = p.rules, p.deny, p.faults.Err()
 	if o.fault != nil {
@@ -152,6 +172,9 @@ func (o *ObjectPolicy) Name() string { return o.name }
 // Err says why the rules of the object count for nothing; nil: they count. It joins all
 // faults, each as AccessPolicy NAME: PATH: what is wrong: remedy.
 func (o *ObjectPolicy) Err() error { return o.fault }
+
+// IsTrial reports whether the object is only tried: what it would change is recorded.
+func (o *ObjectPolicy) IsTrial() bool { return o.trial }
 
 // Limits of a RepositoryAccess, because its author is not trusted.
 const (

@@ -192,6 +192,13 @@ func TestInvalidObjectsNarrow(t *testing.T) {
 func TestObjectsAreLimited(t *testing.T) {
 	t.Parallel()
 	const rule = "{name: %s, subjects: [{namespaces: [x]}], allow: [{repositories: [a], actions: [pull]}]}"
+	tried := ParseObject("a", spec(t, "trial: true\nrules: ["+fmt.Sprintf(rule, "r")+"]"))
+	if tried.Err() != nil || !tried.IsTrial() || len(NewPolicies(nil, tried).rules) != 0 || len(NewTrial(nil, tried).rules) != 1 || NewTrial(nil) != nil {
+		t.Errorf("tried: %+v", tried)
+	}
+	if undecided := ParseObject("a", spec(t, "trial: maybe\ndeny: [{name: d, subjects: [{namespaces: [x]}]}]")); undecided.Err() == nil || undecided.IsTrial() || len(NewPolicies(nil, undecided).deny) != 1 {
+		t.Errorf("neither tried nor not: %+v", undecided)
+	}
 	if twice := ParseObject("a", spec(t, "rules: ["+fmt.Sprintf(rule+", "+rule, "r", "r")+"]")); twice.Err() == nil {
 		t.Error("names that are not unique were accepted")
 	}

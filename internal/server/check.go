@@ -16,11 +16,23 @@ import (
 
 // CheckConfig reads only the policy files.
 func CheckConfig(cfg *config.Config, insecureHTTP bool) (faults []error, warnings []string) {
+	_, warnings, err := loadPolicies(cfg)
+	return slices.Concat(strictyaml.Flatten(cfg.CheckListeners(insecureHTTP)), strictyaml.Flatten(err)), warnings
+}
+
+// loadPolicies reads the policy and its trial. The keys are those of annotations that the policy reads.
+func loadPolicies(cfg *config.Config) (keys, warnings []string, err error) {
 	policy, err := setup.LoadPolicy(cfg)
 	if err == nil {
-		warnings = policyWarnings(cfg, policy)
+		keys, warnings = policy.AnnotationKeys(), policyWarnings(cfg, policy)
 	}
-	return slices.Concat(strictyaml.Flatten(cfg.CheckListeners(insecureHTTP)), strictyaml.Flatten(err)), warnings
+	trial, trialErr := setup.LoadTrial(cfg)
+	if trial != nil {
+		for _, warning := range policyWarnings(cfg, trial) {
+			warnings = append(warnings, "policyTrial: "+warning)
+		}
+	}
+	return keys, warnings, errors.Join(err, trialErr)
 }
 
 // policyWarnings returns the warnings that serve logs, and those that take too long to find for
@@ -44,11 +56,10 @@ func CheckFiles(cfg *config.Config, insecureHTTP bool) (faults []error, warnings
 	listeners := cfg.CheckListeners(insecureHTTP)
 	note(listeners)
 	note(cfg.CheckFiles())
-	policy, err := setup.LoadPolicy(cfg)
+	keys, warnings, err := loadPolicies(cfg)
 	noteContent(err)
 	if err == nil {
-		warnings = policyWarnings(cfg, policy)
-		_, err = setup.NewManifests(cfg, policy)
+		_, err = setup.NewManifests(cfg, keys)
 		noteContent(err)
 	}
 	for i := range cfg.Clusters {

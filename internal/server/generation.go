@@ -40,6 +40,7 @@ type parts struct {
 	// pending is a policy whose rules do not apply yet, because annotations that they read are
 	// missing. Its denials apply. Usually it is nil.
 	pending  *policy.Policy
+	trial    *policy.Policy // decides nothing; nil: no files are tried
 	objects  *setup.Objects
 	verifier *oidc.Verifier
 	keys     map[string]*setup.SigningKeys // by service
@@ -66,7 +67,12 @@ func open(cfg *config.Config, insecureHTTP bool, version string, logger *slog.Lo
 			return parts{}, err
 		}
 	}
-	if next.objects, err = setup.OpenObjects(cfg, next.policy, logger, before.objects); err != nil {
+	if !slices.Equal(cfg.PolicyTrial.Files, before.cfg.PolicyTrial.Files) {
+		if next.trial, err = setup.LoadTrial(cfg); err != nil { // what decides nothing must not keep a replica from serving
+			logger.Error("the policy trial is not judged", "error", err)
+		}
+	}
+	if next.objects, err = setup.OpenObjects(cfg, next.annotationKeys(), logger, before.objects); err != nil {
 		return parts{}, err
 	}
 	if issuers := setup.Issuers(cfg); !reflect.DeepEqual(issuers, setup.Issuers(before.cfg)) {
@@ -131,6 +137,9 @@ func openAssertions(cfg *config.Config, logger *slog.Logger) (*assertion.Issuer,
 	}
 	return issuer, nil
 }
+
+// annotationKeys returns the annotations that the policy or its trial reads.
+func (p parts) annotationKeys() []string { return setup.AnnotationKeys(p.policy, p.trial) }
 
 // worker is a part that works in the background until ctx ends.
 type worker interface{ Run(ctx context.Context) }
@@ -245,7 +254,7 @@ func (s *Server) assemble(p parts, before *generation) (*generation, error) {
 		Verifier: p.verifier, Objects: p.objects, Nodes: nodes, Revocations: s.shared.Revocations,
 		Replay: p.cfg.State.Replay, Owners: s.shared.Owners(p.cfg.Limits.PerServiceAccount),
 		ServiceAccounts: s.shared.Limiter(p.cfg.Limits.PerServiceAccount),
-		Registries:      slices.Collect(maps.Values(g.registries)), Policy: policy, Scopes: setup.Scopes(p.cfg),
+		Registries:      slices.Collect(maps.Values(g.registries)), Policy: policy, Trial: p.trial, Scopes: setup.Scopes(p.cfg),
 		Memory: s.memory, Now: p.now,
 	})
 	if err != nil {

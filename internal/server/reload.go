@@ -19,6 +19,7 @@ import (
 const (
 	configGroup      = "config"
 	policyGroup      = "policy"
+	trialGroup       = "policy-trial"
 	manifestsGroup   = "manifests"
 	tlsGroup         = "tls"
 	upstreamsGroup   = "upstreams"
@@ -32,6 +33,9 @@ func (s *Server) watched(g *generation) []filewatch.Group {
 	groups := []filewatch.Group{
 		{Name: configGroup, Paths: []string{g.cfg.File}, Reload: s.reloadConfig},
 		{Name: policyGroup, Paths: g.cfg.PolicyFiles, Reload: s.reloadPolicy},
+	}
+	if files := g.cfg.PolicyTrial.Files; len(files) > 0 {
+		groups = append(groups, filewatch.Group{Name: trialGroup, Paths: files, Reload: s.reloadTrial})
 	}
 	var manifests []string
 	for i := range g.cfg.Clusters {
@@ -91,6 +95,9 @@ func (c newParts) parts(now parts) parts {
 	next := c.next
 	if next.policy == c.before.policy {
 		next.policy, next.pending = now.policy, now.pending
+	}
+	if next.trial == c.before.trial {
+		next.trial = now.trial
 	}
 	if next.tls == c.before.tls {
 		next.tls = now.tls
@@ -181,6 +188,22 @@ func (s *Server) reloadPolicy() error {
 		return newPart(func(now parts) parts {
 			if slices.Equal(now.cfg.PolicyFiles, read.cfg.PolicyFiles) { // else a new configuration has read others
 				now.policy = next
+			}
+			return now
+		}), nil
+	}})
+}
+
+// reloadTrial keeps the present trial on an error.
+func (s *Server) reloadTrial() error {
+	return s.reload(&reload{read: func(read *generation) (change, error) {
+		next, err := setup.LoadTrial(read.cfg)
+		if err != nil {
+			return nil, err
+		}
+		return newPart(func(now parts) parts {
+			if slices.Equal(now.cfg.PolicyTrial.Files, read.cfg.PolicyTrial.Files) { // else a new configuration has read others
+				now.trial = next
 			}
 			return now
 		}), nil
@@ -282,7 +305,7 @@ func (s *Server) swap(r *reload, prepared chan<- *reload) (ended bool, err error
 	if next.policy != now.policy {
 		next.pending = nil
 	}
-	if next.objects.KeepsAnnotations(next.policy.AnnotationKeys()) {
+	if next.objects.KeepsAnnotations(next.annotationKeys()) {
 		if err := s.assembleAndServe(next, now); err != nil {
 			return true, err
 		}
@@ -298,9 +321,8 @@ func (s *Server) swap(r *reload, prepared chan<- *reload) (ended bool, err error
 	}
 	// Also those of the present policy: it continues to serve if one of several clusters cannot
 	// return the others.
-	keys := slices.Concat(now.policy.AnnotationKeys(), next.policy.AnnotationKeys())
-	slices.Sort(keys)
-	s.prepare(r, func(ctx context.Context) error { return next.objects.SetAnnotationKeys(ctx, slices.Compact(keys)) }, prepared)
+	keys := setup.AnnotationKeys(now.policy, now.trial, next.policy, next.trial)
+	s.prepare(r, func(ctx context.Context) error { return next.objects.SetAnnotationKeys(ctx, keys) }, prepared)
 	return false, nil
 }
 

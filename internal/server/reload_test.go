@@ -290,6 +290,40 @@ func TestDenialsDoNotWait(t *testing.T) {
 	}
 }
 
+// A trial is read like the policy, with the annotations that it needs. One that cannot be read
+// keeps nothing from serving.
+func TestTrialIsReloaded(t *testing.T) {
+	t.Parallel()
+	api := kubetest.NewAPIServer(t)
+	p := newTestService(t, "  kubernetes: {kubeconfigFile: kubeconfig}\npolicyTrial: {files: [next.yaml]}\n", map[string]string{"kubeconfig": api.Kubeconfig(), "next.yaml": "nonsense"})
+	p.start(t)
+	testkit.Eventually(t, "the service gets ready", func() bool { return p.Ready(t) })
+	raw := kubetest.Token(t, "https://issuer.example.com")
+	p.expectTrial(t, raw, "nonsense", "")
+	p.expectTrial(t, raw, proxytest.PolicyFor("elsewhere/**"), exchange.ResultNone)
+	p.expectTrial(t, raw, proxytest.PolicyFor("{namespace}/**")+proxytest.AnnotationRule, "")
+	if !p.service.current.Load().objects.KeepsAnnotations([]string{"pullpass.dev/repositories"}) {
+		t.Error("the annotations that the trial reads are not kept")
+	}
+	testkit.Write(t, p.Dir, "next.yaml", "nonsense")
+	p.Refuses(t, "policy-trial", "next.yaml")
+	p.reconfigure(t, "policyTrial: {files: [next.yaml]}\n", "")
+	p.expectTrial(t, raw, proxytest.PolicyFor("elsewhere/**"), "")
+	p.reconfigure(t, proxytest.PolicyInUse, proxytest.PolicyInUse+"\npolicyTrial: {files: [next.yaml]}")
+	p.expectTrial(t, raw, proxytest.PolicyFor("elsewhere/**"), exchange.ResultNone)
+}
+
+// expectTrial writes a trial and waits for its result; empty: it does not differ.
+func (p *proxy) expectTrial(t *testing.T, raw, trial string, want exchange.Result) {
+	t.Helper()
+	testkit.Write(t, p.Dir, "next.yaml", trial)
+	testkit.Eventually(t, "the trial says "+string(want), func() bool {
+		p.Exchange(t, "/token", raw, "repository:team-a/web:pull")
+		e := p.LastEvent(t)
+		return e.Trial == nil && want == "" || e.Trial != nil && e.Trial.Result == want
+	})
+}
+
 // Signing keys that are not configured any more stay published until their last
 // token has ended.
 func TestReplacedKeysStayPublished(t *testing.T) {

@@ -61,6 +61,7 @@ type policyObjects struct {
 	now      func() time.Time
 
 	compiled atomic.Pointer[policy.Policies]
+	trial    atomic.Pointer[policy.Policies] // with the objects that are only tried; nil: there are none
 	told     atomic.Pointer[func(ObjectRef)] // called after changes; nil: no call
 
 	mu         sync.RWMutex
@@ -164,6 +165,7 @@ func (o *policyObjects) compile(all map[objectKey]object, changed *objectKey) {
 		list[i] = byName[name]
 	}
 	o.compiled.Store(policy.NewPolicies(o.within, list...))
+	o.trial.Store(policy.NewTrial(o.within, list...))
 }
 
 // index notes a change of one RepositoryAccess, or of all.
@@ -251,7 +253,7 @@ func (o *policyObjects) of(namespace, account string) (policy.Objects, error) {
 	if o == nil {
 		return policy.Objects{}, nil
 	}
-	said := policy.Objects{Policies: o.compiled.Load()}
+	said := policy.Objects{Policies: o.compiled.Load(), Trial: o.trial.Load()}
 	for _, r := range o.watched {
 		status := r.status()
 		switch {
@@ -259,6 +261,7 @@ func (o *policyObjects) of(namespace, account string) (policy.Objects, error) {
 			return policy.Objects{}, fmt.Errorf("%s are not listed yet", r.name)
 		case status.Synced && o.now().Sub(status.HeardAt) > MaxPolicyAge:
 			said.Policies = said.Policies.Denials()
+			said.Trial = nil
 		}
 	}
 	o.mu.RLock()

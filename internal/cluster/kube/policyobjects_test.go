@@ -110,6 +110,44 @@ func TestObjectsCount(t *testing.T) {
 	})
 }
 
+// An object that is only tried counts beside the others in a trial, and for nothing else.
+func TestObjectsAreTried(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
+		s := newAPIServer(team()...)
+		s.Put("accesspolicies", accessPolicy("p", "uid-p", "objects/**", ""))
+		var ahead atomic.Int64
+		c := newTestCluster(t, s, ClusterConfig{Objects: bothObjects, Now: func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }})
+		run(t, c)
+		trial := func() *policy.Policies { return testkit.Value(c.Lookup(t.Context(), webPod(), nil))(t).Objects.Trial }
+		if trial() != nil {
+			t.Error("a trial without an object that is tried")
+		}
+		tried := accessPolicy("next", "uid-n", "objects/next", "team-a")
+		tried["spec"].(map[string]any)["trial"] = true
+		s.Put("accesspolicies", tried)
+		synctest.Wait()
+		if got := trial(); len(got.WrittenRules()) != 2 || len(got.WrittenDenials()) != 1 {
+			t.Errorf("tried are %+v, %+v", got.WrittenRules(), got.WrittenDenials())
+		}
+		if got := gets(t, c, webPod(), "objects/next"); got != "[p/r]" {
+			t.Errorf("beside the trial: %s", got)
+		}
+		s.Refuse(true)
+		ahead.Store(int64(MaxPolicyAge + time.Minute))
+		if trial() != nil {
+			t.Error("a trial of objects that are too old")
+		}
+		ahead.Store(0)
+		s.Refuse(false)
+		s.Remove("accesspolicies", "", "next")
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if trial() != nil {
+			t.Error("a trial after its object")
+		}
+	})
+}
+
 // Disabled kinds are not requested, and do not count.
 func TestObjectsAreOff(t *testing.T) {
 	testkit.Bubble(t, func(t *testing.T) {

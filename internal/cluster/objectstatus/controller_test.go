@@ -171,6 +171,15 @@ func TestStatusFollows(t *testing.T) {
 		if s := r.status("accesspolicies", "", "p"); s.Conditions[0].Reason != "Invalid" || !strings.Contains(s.Conditions[0].Message, "rules[0]") {
 			t.Errorf("%+v", s)
 		}
+		for reason, rule := range map[string]any{"Invalid": map[string]any{"name": "r"}, "Trial": map[string]any{"name": "r", "subjects": []any{map[string]any{"namespaces": []any{"*"}}}, "allow": []any{map[string]any{"repositories": []any{"**"}, "actions": []any{"pull"}}}}} {
+			o := object("", "next", "uid-next")
+			o["spec"] = map[string]any{"trial": true, "rules": []any{rule}}
+			r.Put("accesspolicies", o)
+			time.Sleep(3 * time.Second)
+			if c := r.status("accesspolicies", "", "next").Conditions[0]; c.Reason != reason || !strings.Contains(c.Message, "it decides nothing (spec.trial)") {
+				t.Errorf("%+v, want %s", c, reason)
+			}
+		}
 		p := testkit.Value(policy.Parse(policy.File{Name: "p", Data: []byte(strings.ReplaceAll(filePolicy, "shared/*", "by-object/*"))}))(t)
 		first.Use(Serving{Policy: p, Services: []string{"x"}})
 		time.Sleep(3 * time.Second)

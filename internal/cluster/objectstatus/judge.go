@@ -143,6 +143,10 @@ func tooMany(o *kube.PolicyObject, text string) policyobjects.RepositoryStatus {
 
 func (j *judge) acceptedPolicy(o *kube.PolicyObject) policyobjects.Condition {
 	switch err := o.Policy.Err(); {
+	case err != nil && o.Policy.IsTrial():
+		return condition(o, policyobjects.Accepted, "False", "Invalid", "it decides nothing (spec.trial), and none of its rules is tried: "+err.Error())
+	case o.Policy.IsTrial():
+		return condition(o, policyobjects.Accepted, "True", "Trial", "it decides nothing (spec.trial); the audit log says what it would change")
 	case err != nil:
 		return condition(o, policyobjects.Accepted, "False", "Invalid", "none of its rules counts, and a denial with a fault refuses all whom it could mean: "+err.Error())
 	case !j.counts[o.Name]:

@@ -26,7 +26,6 @@ import (
 	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/exchange/nodeproof"
 	"github.com/pullpass/pullpass/internal/oidc"
-	"github.com/pullpass/pullpass/internal/policy"
 	"github.com/pullpass/pullpass/internal/policy/pattern"
 )
 
@@ -95,14 +94,14 @@ func connectionSettingsOf(cfg *config.Config, i int) connectionSettings {
 // OpenObjects reads the manifests and prepares the connections. It keeps the connections of before,
 // which may be nil, whose settings are the same. It uses no network. At first, the result queries
 // the API servers for each request. Run of each connection makes it answer from memory.
-func OpenObjects(cfg *config.Config, policy *policy.Policy, logger *slog.Logger, before *Objects) (*Objects, error) {
+func OpenObjects(cfg *config.Config, annotationKeys []string, logger *slog.Logger, before *Objects) (*Objects, error) {
 	if before == nil {
 		before = &Objects{}
 	}
 	o := &Objects{Directory: kube.Directory{}, files: manifestFiles(cfg), Manifests: before.Manifests, Dial: before.Dial, Now: before.Now}
 	if o.Manifests == nil || !reflect.DeepEqual(o.files, before.files) {
 		var err error
-		if o.Manifests, err = NewManifests(cfg, policy); err != nil {
+		if o.Manifests, err = NewManifests(cfg, annotationKeys); err != nil {
 			return nil, err
 		}
 	}
@@ -113,7 +112,7 @@ func OpenObjects(cfg *config.Config, policy *policy.Policy, logger *slog.Logger,
 			opened, ok := before.Connection(c.Name)
 			if !ok || opened.Settings != connectionSettingsOf(cfg, i) {
 				var err error
-				if opened, err = o.connect(cfg, i, policy.AnnotationKeys(), logger); err != nil {
+				if opened, err = o.connect(cfg, i, annotationKeys, logger); err != nil {
 					return nil, err
 				}
 			}

@@ -16,7 +16,7 @@ func TestPoliciesOfOneVersion(t *testing.T) {
 	t.Parallel()
 	for _, changes := range []int{0, 1, 2, maxReadings - 2, maxReadings - 1, 100} {
 		version, reads := 0, 0
-		files, err := readPolicies([]string{"a", "b"}, func(name string, limit int64) ([]byte, error) {
+		files, err := readPolicies("policyFiles", []string{"a", "b"}, func(name string, limit int64) ([]byte, error) {
 			if limit != policy.MaxBytes {
 				t.Errorf("%d bytes are read", limit)
 			}
@@ -43,13 +43,13 @@ func TestPoliciesOfOneVersion(t *testing.T) {
 func TestPoliciesThatCannotBeRead(t *testing.T) {
 	t.Parallel()
 	first, second := filepath.Join(t.TempDir(), "first"), filepath.Join(t.TempDir(), "second")
-	_, err := readPolicies([]string{first, second}, file.Read)
+	_, err := readPolicies("policyFiles", []string{first, second}, file.Read)
 	if err == nil || !strings.Contains(err.Error(), "policyFiles[0]: ") || !strings.Contains(err.Error(), "policyFiles[1]: ") {
 		t.Error(err)
 	}
 	broken := errors.New("broken")
 	reads := 0
-	_, err = readPolicies([]string{first}, func(string, int64) ([]byte, error) {
+	_, err = readPolicies("policyFiles", []string{first}, func(string, int64) ([]byte, error) {
 		if reads++; reads > 1 {
 			return nil, broken
 		}
@@ -58,7 +58,7 @@ func TestPoliciesThatCannotBeRead(t *testing.T) {
 	if !errors.Is(err, broken) {
 		t.Error(err)
 	}
-	files := testkit.Value(readPolicies([]string{first}, func(string, int64) ([]byte, error) { return []byte("a"), nil }))(t)
+	files := testkit.Value(readPolicies("policyFiles", []string{first}, func(string, int64) ([]byte, error) { return []byte("a"), nil }))(t)
 	if len(files) != 1 || string(files[0].Data) != "a" {
 		t.Errorf("%q", files)
 	}

@@ -31,7 +31,32 @@ const RegistryLeeway = 60 * time.Second
 
 // LoadPolicy reads the policy files as one policy. It reports all faults at once.
 func LoadPolicy(cfg *config.Config) (*policy.Policy, error) {
-	files, err := readPolicies(cfg.PolicyFiles, file.Read)
+	return loadPolicy(cfg, "policyFiles", cfg.PolicyFiles)
+}
+
+// LoadTrial does the same with the files of the policy that decides nothing. Without such files, it
+// returns nil.
+func LoadTrial(cfg *config.Config) (*policy.Policy, error) {
+	if len(cfg.PolicyTrial.Files) == 0 {
+		return nil, nil
+	}
+	return loadPolicy(cfg, "policyTrial.files", cfg.PolicyTrial.Files)
+}
+
+// AnnotationKeys returns the annotations that any of the policies reads, sorted. Policies may be nil.
+func AnnotationKeys(policies ...*policy.Policy) []string {
+	var keys []string
+	for _, p := range policies {
+		if p != nil {
+			keys = append(keys, p.AnnotationKeys()...)
+		}
+	}
+	slices.Sort(keys)
+	return slices.Compact(keys)
+}
+
+func loadPolicy(cfg *config.Config, field string, names []string) (*policy.Policy, error) {
+	files, err := readPolicies(field, names, file.Read)
 	if err != nil {
 		return nil, err
 	}
@@ -48,7 +73,7 @@ const maxReadings = 5
 // readPolicies reads the files until two readings in a row are equal. The kubelet replaces all files
 // of a volume in one step, which may be between two of them. A denial that moves from one file to
 // the other would be in neither.
-func readPolicies(names []string, read func(name string, limit int64) ([]byte, error)) ([]policy.File, error) {
+func readPolicies(field string, names []string, read func(name string, limit int64) ([]byte, error)) ([]policy.File, error) {
 	var before []policy.File
 	for range maxReadings {
 		files := make([]policy.File, 0, len(names))
@@ -56,7 +81,7 @@ func readPolicies(names []string, read func(name string, limit int64) ([]byte, e
 		for i, name := range names {
 			data, err := read(name, policy.MaxBytes)
 			if err != nil {
-				faults = append(faults, fmt.Errorf("policyFiles[%d]: %w", i, err))
+				faults = append(faults, fmt.Errorf("%s[%d]: %w", field, i, err))
 				continue
 			}
 			files = append(files, policy.File{Name: name, Data: data})
@@ -69,7 +94,7 @@ func readPolicies(names []string, read func(name string, limit int64) ([]byte, e
 		}
 		before = files
 	}
-	return nil, errors.New("policyFiles: they changed while they were read, again and again; let their writer finish")
+	return nil, fmt.Errorf("%s: they changed while they were read, again and again; let their writer finish", field)
 }
 
 // PolicyWarnings names rules of the policy that allow less, or more, than they seem to.
@@ -209,8 +234,8 @@ func manifestFiles(cfg *config.Config) map[string][]string {
 }
 
 // NewManifests reads the ServiceAccounts of the manifest files.
-func NewManifests(cfg *config.Config, policy *policy.Policy) (*kube.Manifests, error) {
-	return kube.NewManifests(kube.ManifestsConfig{Files: manifestFiles(cfg), AnnotationKeys: policy.AnnotationKeys()})
+func NewManifests(cfg *config.Config, annotationKeys []string) (*kube.Manifests, error) {
+	return kube.NewManifests(kube.ManifestsConfig{Files: manifestFiles(cfg), AnnotationKeys: annotationKeys})
 }
 
 // SigningKeys are the keys of one registry, with the code that keeps them current.

@@ -38,7 +38,7 @@ type question struct {
 }
 
 func newGrants(cfg *config.Config, cluster *config.Cluster, policy *policy.Policy, services map[string]string) (*grants, error) {
-	manifests, err := setup.NewManifests(cfg, policy)
+	manifests, err := setup.NewManifests(cfg, policy.AnnotationKeys())
 	if err != nil {
 		return nil, err
 	}

@@ -20,6 +20,7 @@ import (
 // Query selects events. All conditions that are set must hold.
 type Query struct {
 	TokenID, Repository, Pod, ServiceAccount, Project, Run, Since, Until string
+	Trial                                                                bool // only what the policy trial would have decided differently
 }
 
 // Conditions calls each for every condition, with its name and meaning as a flag of a command.
@@ -62,6 +63,9 @@ func NewSearch(q Query, asJSON bool, now time.Time, out io.Writer) (*Search, err
 			_, err := fmt.Fprintf(out, "%s\n", term.ASCIIJSON(line))
 			return err
 		}
+	}
+	if q.Trial {
+		s.conditions = append(s.conditions, func(e *exchange.Event) bool { return e.Trial != nil })
 	}
 	if q.TokenID != "" {
 		id := strings.TrimPrefix(q.TokenID, "JTI=")

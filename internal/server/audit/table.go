@@ -131,6 +131,9 @@ func Why(e *exchange.Event) string {
 	if r := e.Revocation; r != nil {
 		parts = append(parts, "revoked "+term.Words(r.Target)+" until "+r.Until.UTC().Format(time.RFC3339)+", claimed by "+term.Words(r.By))
 	}
+	if t := e.Trial; t != nil {
+		parts = append(parts, "the trial: "+term.Words(append([]string{string(t.Result)}, t.Granted...)...)+named("reason", t.Reason)+named("rule", t.Rule))
+	}
 	return strings.Join(parts, "; ")
 }
 

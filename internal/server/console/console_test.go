@@ -177,6 +177,7 @@ func TestSearch(t *testing.T) {
 	passed := event("passed", noon.Add(3*time.Second))
 	passed.Requested, passed.Gateway = nil, &exchange.GatewayRequest{Method: "GET", Repository: "ghcr.io/acme/app"}
 	passed.Granted = nil
+	passed.Trial = &exchange.Trial{Result: exchange.ResultRefused, Rule: "closed", Reason: "subject_denied"}
 	note(event("granted", noon), refused, claimed, passed)
 	for search, want := range map[string]string{
 		"":                               "passed claimed refused granted",
@@ -189,6 +190,7 @@ func TestSearch(t *testing.T) {
 		"reason=denied":                  "refused",
 		"result=refused":                 "claimed refused",
 		"result=refus":                   "",
+		"result=trial":                   "passed",
 		"pod=web&reason=denied":          "",
 	} {
 		var answer found

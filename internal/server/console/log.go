@@ -277,7 +277,7 @@ func encode(e *exchange.Event, limit int) ([]byte, error) {
 	short.Omitted += len(e.Requested) - len(short.Requested)
 	short.Message, short.Client = term.Cut(e.Message, 300), term.Cut(e.Client, 100)
 	if text, err = json.Marshal(&short); err == nil && len(text) > limit {
-		short.Requested, short.Granted, short.Identity, short.Claimed, short.Gateway = nil, nil, nil, nil, nil
+		short.Requested, short.Granted, short.Identity, short.Claimed, short.Gateway, short.Trial = nil, nil, nil, nil, nil, nil
 		text, err = json.Marshal(&short)
 	}
 	return text, err
@@ -313,6 +313,12 @@ func sizeOf(e *exchange.Event) int {
 	}
 	if e.Gateway != nil {
 		size += 512
+	}
+	if e.Trial != nil {
+		size += 256 + len(e.Trial.Rule)
+		for _, s := range e.Trial.Granted {
+			size += 32 + len(s)
+		}
 	}
 	return size
 }

@@ -15,6 +15,9 @@ import (
 
 const pageRows = 100
 
+// resultTrial asks for the requests that the policy trial would have decided differently.
+const resultTrial = "trial"
+
 // query holds the search conditions: parts of names, in lower case. Empty matches all.
 type query struct {
 	Pod, Account, Repository, Reason, Result string
@@ -42,7 +45,7 @@ func (q query) at(page int) string {
 }
 
 func (q *query) matches(e *exchange.Event) bool {
-	return (q.Result == "" || string(e.Result) == q.Result) &&
+	return (q.Result == "" || string(e.Result) == q.Result || q.Result == resultTrial && e.Trial != nil) &&
 		(q.Reason == "" || strings.Contains(e.Reason, q.Reason)) &&
 		(q.Pod == "" || contains(podOf(e), q.Pod)) &&
 		(q.Account == "" || contains(accountOf(e), q.Account)) &&

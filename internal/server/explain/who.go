@@ -43,7 +43,7 @@ func Open(cfg *config.Config, stderr io.Writer) (Known, error) {
 	if err != nil {
 		return Known{}, err
 	}
-	objects, err := setup.OpenObjects(cfg, policy, slog.New(slog.NewTextHandler(stderr, nil)), nil)
+	objects, err := setup.OpenObjects(cfg, policy.AnnotationKeys(), slog.New(slog.NewTextHandler(stderr, nil)), nil)
 	return Known{cfg, policy, objects}, err
 }
 

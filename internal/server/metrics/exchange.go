@@ -96,8 +96,14 @@ var (
 		},
 		act: alert("PullpassReplay", "PullpassRedisDown"),
 	}
+	trialDifferences = &metric{
+		name: "pullpass_trial_differences_total", kind: counter,
+		help:   "Token requests that the policy trial would have decided differently.",
+		labels: []label{{name: "change", values: []string{"gained", "lost"}, means: "what the trial grants and the policy does not, or the other way round"}},
+		act:    alert("PullpassTrialLoses"),
+	}
 	exchangeMetrics = []*metric{
-		exchangesTotal, exchangeDuration, requestsInFlight, requestsWaiting, openConnections, connectionsLimit, connectionsRefused, limited, legacyTokens, callerProofs, replays,
+		exchangesTotal, exchangeDuration, requestsInFlight, requestsWaiting, openConnections, connectionsLimit, connectionsRefused, limited, legacyTokens, callerProofs, replays, trialDifferences,
 	}
 )
 
@@ -125,6 +131,14 @@ func (m *Metrics) Record(event *exchange.Event) {
 	}
 	if r := event.Replay; r != nil {
 		m.count(replays, event.IssuerName(), string(r.Mode), cmp.Or(string(r.Reason), resultPassed))
+	}
+	if t := event.Trial; t != nil {
+		if t.Gained {
+			m.count(trialDifferences, "gained")
+		}
+		if t.Lost {
+			m.count(trialDifferences, "lost")
+		}
 	}
 	if limit, ok := strings.CutPrefix(event.Reason, "limited_"); ok {
 		m.count(limited, limit)

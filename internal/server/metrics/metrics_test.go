@@ -115,6 +115,18 @@ pullpass_caller_proofs_total{cluster="prod-us",mode="enforce",reason="certificat
 `, "pullpass_caller_proofs_total")
 }
 
+func TestMetricsCountTheTrial(t *testing.T) {
+	t.Parallel()
+	m := testMetrics(Sources{})
+	for _, trial := range []*exchange.Trial{nil, {Gained: true}, {Lost: true}, {Gained: true, Lost: true}} {
+		m.Record(&exchange.Event{Result: exchange.ResultGranted, Status: 200, Trial: trial})
+	}
+	expectMetrics(t, m, `
+pullpass_trial_differences_total{change="gained"} 2
+pullpass_trial_differences_total{change="lost"} 2
+`, "pullpass_trial_differences_total")
+}
+
 // Any client that can reach the endpoint could fill the memory of Prometheus if a
 // label held text of requests. The event also has words from a closed set:
 // a word that is not in this set counts as other.
