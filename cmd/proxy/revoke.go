@@ -59,12 +59,7 @@ also have the operator.`,
 				if !cmd.Flags().Changed("for") {
 					lifetime = longestTokenLifetime(cfg)
 				}
-				until := time.Now().Add(lifetime)
-				if err := list.Add(ctx, state.Revocation{Target: target, By: o.by, Reason: reason, Until: until}); err != nil {
-					return err
-				}
-				_, err := fmt.Fprintf(cmd.OutOrStdout(), "revoked %s until %s, by %s: %q\n", setup.TargetName(target), until.UTC().Format(time.RFC3339), o.by, reason)
-				return err
+				return o.add(ctx, list, target, reason, lifetime, cmd.OutOrStdout())
 			})
 		},
 	}
@@ -150,6 +145,16 @@ func (o *revokeOptions) flags(command *cobra.Command) {
 	targets := []string{"token-id", "pod-uid", "service-account", "node", "project", "run"}
 	command.MarkFlagsMutuallyExclusive(targets...)
 	command.MarkFlagsOneRequired(targets...)
+}
+
+// add revokes a target and says so.
+func (o *revokeOptions) add(ctx context.Context, list *state.RedisRevocations, target state.Target, reason string, lifetime time.Duration, out io.Writer) error {
+	until := time.Now().Add(lifetime)
+	if err := list.Add(ctx, state.Revocation{Target: target, By: o.by, Reason: reason, Until: until}); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintf(out, "revoked %s until %s, by %s: %q\n", setup.TargetName(target), until.UTC().Format(time.RFC3339), o.by, reason)
+	return err
 }
 
 // change opens the revocations and calls do for the target.

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/pullpass/pullpass/internal/base/names"
 	"github.com/pullpass/pullpass/internal/gateway/upstream"
 	"github.com/pullpass/pullpass/internal/refusal"
 )
@@ -60,6 +61,12 @@ func (h *Handler) answer(cancel context.CancelCauseFunc, q *request, asked *url.
 		}
 		if t.kind == kindTags {
 			return h.answerTags(cancel, q, response, link)
+		}
+	}
+	if t.kind == kindManifest && isGood {
+		// The upstream could write any text in the form of an unknown algorithm.
+		if digest := response.Header.Get("Docker-Content-Digest"); names.IsDigest(digest) {
+			q.event.Gateway.Digest = digest
 		}
 	}
 	passBack(header, response.Header)

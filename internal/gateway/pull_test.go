@@ -29,7 +29,7 @@ func TestPull(t *testing.T) {
 	}
 	events := r.events.take()
 	if len(events) != 2 || events[0].Result != "granted" || events[0].Cluster != "prod" || events[0].Pod.Name != "pod-1" || events[0].CredentialID != "JTI=jti-web" ||
-		events[0].Gateway.Repository != "ghcr.io/acme/app" || events[0].Gateway.Kind != "manifest" || events[0].Gateway.Reference != "v1" || events[0].Gateway.UpstreamStatus != 200 || events[0].Gateway.Sent != int64(len(i.Manifest)) {
+		events[0].Gateway.Repository != "ghcr.io/acme/app" || events[0].Gateway.Kind != "manifest" || events[0].Gateway.Reference != "v1" || events[0].Gateway.Digest != i.Digest || events[0].Gateway.UpstreamStatus != 200 || events[0].Gateway.Sent != int64(len(i.Manifest)) {
 		t.Errorf("events: %s", shown(events))
 	}
 

@@ -76,6 +76,13 @@ func isLowerAlphanumeric(c byte) bool { return 'a' <= c && c <= 'z' || '0' <= c 
 // and promise nothing about their form.
 func IsUID(s string) bool { return s != "" && len(s) <= MaxUIDBytes && IsVisible(s) }
 
+// IsDigest reports whether s is a digest by SHA-256 or SHA-512 (image specification, descriptor).
+func IsDigest(s string) bool {
+	sum, isSHA256 := strings.CutPrefix(s, "sha256:")
+	sum, isSHA512 := strings.CutPrefix(sum, "sha512:")
+	return (isSHA256 && len(sum) == 64 || isSHA512 && !isSHA256 && len(sum) == 128) && strings.Trim(sum, "0123456789abcdef") == ""
+}
+
 // IsTokenID reports whether s can be the id (jti) of a token.
 func IsTokenID(s string) bool { return s != "" && len(s) <= MaxTokenIDBytes && IsVisible(s) }
 

@@ -93,3 +93,16 @@ func TestParseObject(t *testing.T) {
 		}
 	}
 }
+
+func TestDigests(t *testing.T) {
+	t.Parallel()
+	sha256, sha512 := "sha256:"+strings.Repeat("0f", 32), "sha512:"+strings.Repeat("0f", 64)
+	for s, want := range map[string]bool{
+		sha256: true, sha512: true, "": false, "sha256:": false, sha256[1:]: false, sha256[:len(sha256)-1]: false, sha256 + "0": false, "sha256:" + sha512: false,
+		"sha256:" + sha256[7:70] + "F": false, "sha256:" + sha256[7:70] + "g": false, "sha512:" + sha256[7:]: false, "sha256:" + sha512[7:]: false, "md5:" + sha256[7:]: false,
+	} {
+		if got := IsDigest(s); got != want {
+			t.Errorf("%q: %t", s, got)
+		}
+	}
+}

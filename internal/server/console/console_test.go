@@ -205,6 +205,25 @@ func TestSearch(t *testing.T) {
 	}
 }
 
+// The decision on a manifest leads to its other pushes and pulls.
+func TestImageIsTraced(t *testing.T) {
+	t.Parallel()
+	h, note := newPage(t)
+	sum := "sha256:" + strings.Repeat("1", 64)
+	pushed, pulled, other := event("pushed", noon), event("pulled", noon.Add(time.Second)), event("other", noon.Add(2*time.Second))
+	pushed.ServiceAccount, pushed.Identity = nil, &exchange.Identity{Name: "github", Run: "1001"}
+	pushed.Gateway = &exchange.GatewayRequest{Method: "PUT", Kind: "manifest", Repository: "ghcr.io/acme/app", Reference: "v1", Digest: sum}
+	pulled.Gateway = &exchange.GatewayRequest{Method: "GET", Kind: "manifest", Repository: "ghcr.io/acme/app", Reference: "v1", Digest: sum}
+	other.Gateway = &exchange.GatewayRequest{Method: "GET", Kind: "blob", Repository: "ghcr.io/acme/app", Reference: sum}
+	note(pushed, pulled, other)
+	if body := get(h, "/console/line?id=pulled").Body.String(); !strings.Contains(body, "github  1001  ghcr.io/acme/app  "+sum+"  v1") || !strings.Contains(body, "prod-eu/team-a/web  web-1  n1    ghcr.io/acme/app  "+sum) {
+		t.Error(body)
+	}
+	if body := get(h, "/console/line?id=other").Body.String(); strings.Contains(body, "Who pushed") {
+		t.Error(body)
+	}
+}
+
 func TestDecisionIsExplained(t *testing.T) {
 	t.Parallel()
 	h, note := newPage(t)

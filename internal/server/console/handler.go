@@ -18,6 +18,7 @@ import (
 
 	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/policy/reach"
+	"github.com/pullpass/pullpass/internal/server/audit"
 	"github.com/pullpass/pullpass/internal/server/explain"
 )
 
@@ -256,6 +257,7 @@ type line struct {
 	Row    row
 	Event  string // as in the audit log
 	Answer string // of explain
+	Trace  string // of the image, if it is a request for a manifest
 }
 
 func (h *Handler) line(w http.ResponseWriter, r *http.Request) {
@@ -283,10 +285,33 @@ func (h *Handler) line(w http.ResponseWriter, r *http.Request) {
 			return err
 		}
 		shown.Answer = out.String()
-		return nil
+		shown.Trace, err = h.trace(event)
+		return err
 	})
 	p.Data = shown
 	h.write(w, p)
+}
+
+// trace returns the remembered pushes and pulls of the manifest of a request.
+func (h *Handler) trace(event *exchange.Event) (string, error) {
+	if event.Gateway == nil || event.Gateway.Digest == "" {
+		return "", nil
+	}
+	events := h.Log.newest(&query{})
+	found, err := audit.NewTrace(audit.TraceQuery{Repository: event.Gateway.Repository, Digest: event.Gateway.Digest}, func(one func(*exchange.Event) error) error {
+		for _, e := range events {
+			if err := one(e); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return "", err
+	}
+	var out bytes.Buffer
+	err = found.Write(&out)
+	return out.String(), err
 }
 
 type whoPage struct {

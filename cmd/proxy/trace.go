@@ -1,0 +1,168 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pullpass/pullpass/internal/base/term"
+	"github.com/pullpass/pullpass/internal/config"
+	"github.com/pullpass/pullpass/internal/server/audit"
+	"github.com/pullpass/pullpass/internal/state"
+)
+
+type traceOptions struct {
+	files                    []string
+	query                    audit.TraceQuery
+	output                   string
+	revokes, dryRun          bool
+	configFile, reason, what string
+	lifetime                 time.Duration
+	by                       string
+}
+
+func traceCommand() *cobra.Command {
+	var o traceOptions
+	command := &cobra.Command{
+		Use:   "trace [REPOSITORY[:TAG|@DIGEST]]",
+		Short: "Find who pushed an image and which pods pulled it, in the audit log",
+		Long: `Find the builds that pushed an image and the pods that pulled it: from a repository,
+a tag, a digest, a CI run or a pod. The commands that revoke their tokens follow.
+
+The gateway notes the digest of each manifest, so a tag that moved and an image with
+several tags are told apart. The token endpoint sees only which repository a token
+opens: such pushes and pulls are related by repository and time, and have no digest.
+
+The log is read twice, so it cannot be standard input. --revoke revokes at once what
+is listed; --dry-run shows what that would be.`,
+		Example: `  pullpass trace ghcr.io/acme/app:v1.2 --audit-file audit.log
+  pullpass trace --run github/9876543210 --audit-file audit.log.1.gz --audit-file audit.log
+  pullpass trace --pod prod-eu/team-a/web-5c9f-x2x7q --audit-file audit.log -o json
+  pullpass trace --run github/9876543210 --audit-file audit.log --config pullpass.yaml --revoke --dry-run --reason "taken over"`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return o.run(cmd.Context(), args, cmd.OutOrStdout(), cmd.ErrOrStderr())
+		},
+	}
+	flags := command.Flags()
+	flags.StringArrayVar(&o.files, "audit-file", nil, "audit log, repeatable (required)")
+	flags.StringVar(&o.query.Run, "run", "", "start from the pushes of a CI run: IDENTITY/ID, as for pullpass revoke")
+	flags.StringVar(&o.query.Pod, "pod", "", "start from the pulls of a pod: CLUSTER/NAMESPACE/NAME or UID")
+	flags.BoolVar(&o.revokes, "revoke", false, "revoke the tokens of those who pushed and pulled")
+	flags.BoolVar(&o.dryRun, "dry-run", false, "with --revoke: only say what would be revoked")
+	flags.StringVar(&o.configFile, "config", "", "configuration file, for --revoke and its commands")
+	flags.StringVar(&o.reason, "reason", "", "with --revoke: reason, which callers see; at most 256 bytes")
+	flags.DurationVar(&o.lifetime, "for", 0, "with --revoke: duration, such as 4h (default: the longest maxTokenLifetime)")
+	flags.StringVar(&o.by, "by", operator(), "with --revoke: name of the operator for the audit log")
+	outputFlag(command, &o.output, "table", "table or json")
+	requireFlags(command, "audit-file")
+	command.MarkFlagsMutuallyExclusive("run", "pod")
+	return command
+}
+
+func (o *traceOptions) run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	asJSON, err := isJSON(o.output, "table")
+	if err != nil {
+		return err
+	}
+	if err := o.check(args); err != nil {
+		return err
+	}
+	found, err := audit.TraceFiles(ctx, o.query, o.files, stderr)
+	if err != nil {
+		return err
+	}
+	targets := found.Targets()
+	commands := make([]string, len(targets))
+	for i, t := range targets {
+		commands[i] = o.command(t)
+	}
+	if asJSON {
+		err = writeTraceJSON(stdout, found, commands)
+	} else {
+		err = writeTrace(stdout, found, commands)
+	}
+	if found.Inexact > 0 {
+		fmt.Fprintf(stderr, "warning: %d of them are of the token endpoint, which sees no digest: they are related by repository and time\n", found.Inexact)
+	}
+	if err != nil || !o.revokes || o.dryRun {
+		return err
+	}
+	return o.revoke(ctx, targets, stderr)
+}
+
+func (o *traceOptions) check(args []string) (err error) {
+	switch {
+	case len(args) == 1 && (o.query.Run != "" || o.query.Pod != ""):
+		return errors.New("write a repository, --run or --pod, but not two of them")
+	case len(args) == 1:
+		o.query, err = audit.ParseReference(args[0])
+		o.what = args[0]
+	case o.query.Run != "":
+		o.what = "run " + o.query.Run
+	case o.query.Pod != "":
+		o.what = "pod " + o.query.Pod
+	default:
+		return errors.New("write a repository, or --run or --pod")
+	}
+	switch {
+	case err != nil:
+		return err
+	case slices.Contains(o.files, "-"):
+		return errors.New("--audit-file -: the log is read twice; write it to a file first")
+	case o.dryRun && !o.revokes:
+		return errors.New("--dry-run is only for --revoke")
+	case o.revokes && !o.dryRun && (o.configFile == "" || o.reason == ""):
+		return errors.New("--revoke needs --config and --reason")
+	}
+	return nil
+}
+
+// command is the one that revokes a target.
+func (o *traceOptions) command(t audit.Target) string {
+	file, reason := cmp.Or(o.configFile, "pullpass.yaml"), cmp.Or(o.reason, "trace of "+o.what)
+	return strings.Join([]string{"pullpass revoke --config", term.ShellWord(file), "--" + t.Flag, term.ShellWord(t.Value), "--reason", term.ShellWord(reason)}, " ")
+}
+
+// revoke goes on after a target that cannot be revoked.
+func (o *traceOptions) revoke(ctx context.Context, targets []audit.Target, stderr io.Writer) error {
+	var faults []error
+	for _, t := range targets {
+		r := revokeOptions{config: o.configFile, by: o.by}
+		*map[string]*string{"run": &r.run, "project": &r.project, "pod-uid": &r.podUID, "service-account": &r.serviceAccount}[t.Flag] = t.Value
+		faults = append(faults, r.change(ctx, func(ctx context.Context, cfg *config.Config, list *state.RedisRevocations, target state.Target) error {
+			return r.add(ctx, list, target, o.reason, cmp.Or(o.lifetime, longestTokenLifetime(cfg)), stderr)
+		}))
+	}
+	return errors.Join(faults...)
+}
+
+func writeTraceJSON(w io.Writer, found *audit.Trace, commands []string) error {
+	text, err := json.Marshal(struct {
+		*audit.Trace
+		Revoke []string `json:"revoke"`
+	}{found, commands})
+	if err == nil {
+		_, err = fmt.Fprintf(w, "%s\n", term.ASCIIJSON(text))
+	}
+	return err
+}
+
+func writeTrace(out io.Writer, found *audit.Trace, commands []string) error {
+	err := found.Write(out)
+	if len(commands) > 0 {
+		fmt.Fprintf(out, "\nTo revoke their tokens:\n")
+	}
+	for _, c := range commands {
+		fmt.Fprintln(out, "  "+c)
+	}
+	return err
+}

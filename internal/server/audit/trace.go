@@ -1,0 +1,376 @@
+package audit
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/pullpass/pullpass/internal/base/names"
+	"github.com/pullpass/pullpass/internal/base/term"
+	"github.com/pullpass/pullpass/internal/exchange"
+	"github.com/pullpass/pullpass/internal/registryauth"
+)
+
+// Trace holds the pushes and pulls of an image.
+type Trace struct {
+	Pushes []Push `json:"pushes"` // by time, as Pulls
+	Pulls  []Pull `json:"pulls"`
+	// Inexact counts the entries without a digest: the token endpoint sees only that a repository
+	// was opened. They are related by repository and time.
+	Inexact int `json:"-"`
+}
+
+// Push is a manifest that was pushed, or a token with the right to push.
+type Push struct {
+	Time       time.Time `json:"time"`
+	Identity   string    `json:"identity"`      // identities[].name, or CLUSTER/NAMESPACE/NAME of a ServiceAccount
+	Run        string    `json:"run,omitempty"` // the id of the CI run
+	Repository string    `json:"repository"`
+	Digest     string    `json:"digest,omitempty"`
+	Tags       []string  `json:"tags,omitempty"`
+
+	from source
+}
+
+// Pull is a manifest that was pulled, or a token with the right to pull.
+type Pull struct {
+	Time           time.Time `json:"time"`
+	Cluster        string    `json:"cluster,omitempty"`
+	Namespace      string    `json:"namespace,omitempty"`
+	ServiceAccount string    `json:"serviceAccount,omitempty"`
+	Pod            string    `json:"pod,omitempty"`
+	Node           string    `json:"node,omitempty"`
+	Identity       string    `json:"identity,omitempty"` // identities[].name of a caller that is not a ServiceAccount
+	Run            string    `json:"run,omitempty"`
+	Repository     string    `json:"repository"`
+	Digest         string    `json:"digest,omitempty"`
+
+	from source
+}
+
+// source is what else is known of the caller.
+type source struct {
+	podUID, project string
+	token           string // the same in all requests of one pull
+}
+
+// TraceQuery is the start of a trace: a repository, perhaps with a tag or a digest; a CI run; or a pod.
+type TraceQuery struct {
+	Repository, Tag, Digest string
+	Run                     string // IDENTITY/ID
+	Pod                     string // CLUSTER/NAMESPACE/NAME or a UID
+}
+
+// ParseReference reads REPOSITORY[:TAG][@DIGEST]. Beside a digest, the tag does not count.
+func ParseReference(text string) (q TraceQuery, err error) {
+	name, digested, hasDigest := strings.Cut(text, "@")
+	q.Repository, q.Digest = name, digested
+	if colon := strings.LastIndexByte(name, ':'); colon > strings.LastIndexByte(name, '/') {
+		q.Repository, q.Tag = name[:colon], name[colon+1:]
+		if q.Tag == "" {
+			return TraceQuery{}, fmt.Errorf("%q has no tag after its colon", text)
+		}
+	}
+	if hasDigest && !names.IsDigest(digested) {
+		return TraceQuery{}, fmt.Errorf("%q: %q is not a digest, such as sha256:HEX", text, digested)
+	}
+	if q.Repository == "" {
+		return TraceQuery{}, fmt.Errorf("%q names no repository", text)
+	}
+	return q, nil
+}
+
+// move is a push or a pull.
+type move struct {
+	event      *exchange.Event
+	isPush     bool
+	repository string
+	digest     string // empty: the token endpoint does not know it
+	tags       []string
+}
+
+// moves returns the pushes and pulls of an event.
+func moves(e *exchange.Event) (all []move) {
+	if g := e.Gateway; g != nil {
+		if g.Kind != "manifest" || e.Result != exchange.ResultGranted || e.Status >= http.StatusMultipleChoices || g.Method == http.MethodDelete {
+			return nil
+		}
+		m := move{event: e, isPush: g.Method == http.MethodPut, repository: g.Repository, digest: g.Digest, tags: slices.Clone(g.Tags)}
+		if names.IsDigest(g.Reference) {
+			m.digest = g.Reference
+		} else {
+			m.tags = append(m.tags, g.Reference)
+		}
+		return []move{m}
+	}
+	if e.Status != http.StatusOK {
+		return nil
+	}
+	for _, text := range e.Granted {
+		scope, err := registryauth.ParseScope(text)
+		if err != nil || scope.Type != "repository" {
+			continue
+		}
+		isPush := slices.Contains(scope.Actions, "push")
+		if isPush || slices.Contains(scope.Actions, "pull") {
+			all = append(all, move{event: e, isPush: isPush, repository: scope.Name})
+		}
+	}
+	return all
+}
+
+// tracer relates pushes and pulls.
+type tracer struct {
+	query    TraceQuery
+	isNamed  func(*move) bool // the query names the move
+	gateways map[string]bool  // services of the gateway, whose tokens open only the gateway
+	digests  map[string]bool  // of the moves that the query names
+	// Of pushes without a digest, by repository: all in their order, and those that the query names,
+	// or that were the last ones before a pull that it names.
+	pushes map[string][]time.Time
+	chosen map[string]map[time.Time]bool
+}
+
+// undigested is what the first reading keeps of a move without a digest.
+type undigested struct {
+	service, repository string
+	time                time.Time
+	isPush, isNamed     bool
+}
+
+// NewTrace relates the pushes and pulls of a log. It reads the log twice: each time, events calls
+// its argument for every event.
+func NewTrace(q TraceQuery, events func(one func(*exchange.Event) error) error) (*Trace, error) {
+	isNamed, err := q.names()
+	if err != nil {
+		return nil, err
+	}
+	t := tracer{query: q, isNamed: isNamed, gateways: map[string]bool{}, digests: map[string]bool{}, pushes: map[string][]time.Time{}, chosen: map[string]map[time.Time]bool{}}
+	var rest []undigested
+	err = events(func(e *exchange.Event) error {
+		if e.Gateway != nil {
+			t.gateways[e.Service] = true
+		}
+		for _, m := range moves(e) {
+			switch isNamed := t.isNamed(&m); {
+			case m.digest == "" && (m.isPush || isNamed):
+				rest = append(rest, undigested{e.Service, m.repository, e.Time.UTC(), m.isPush, isNamed})
+			case isNamed:
+				t.digests[m.digest] = true
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	t.relate(rest)
+	found := &Trace{Pushes: []Push{}, Pulls: []Pull{}}
+	seen := map[string]bool{}
+	err = events(func(e *exchange.Event) error {
+		for _, m := range moves(e) {
+			if !t.has(&m) {
+				continue
+			}
+			// A pull asks for its manifest twice, and a token is handed out again.
+			key := strings.Join([]string{m.repository, m.digest, cmp.Or(tokenOf(e), e.ID)}, " ")
+			if isExact := m.isPush && m.digest != ""; isExact || !seen[key] {
+				seen[key] = !isExact
+				found.add(&m)
+			}
+		}
+		return nil
+	})
+	slices.SortStableFunc(found.Pushes, func(a, b Push) int { return a.Time.Compare(b.Time) })
+	slices.SortStableFunc(found.Pulls, func(a, b Pull) int { return a.Time.Compare(b.Time) })
+	return found, err
+}
+
+// TraceFiles relates the pushes and pulls of files.
+func TraceFiles(ctx context.Context, q TraceQuery, files []string, stderr io.Writer) (*Trace, error) {
+	return NewTrace(q, func(one func(*exchange.Event) error) error {
+		defer func() { stderr = io.Discard }() // the second reading finds the same damages
+		return Each(ctx, files, nil, stderr, one)
+	})
+}
+
+// relate chooses pushes without a digest.
+func (t *tracer) relate(rest []undigested) {
+	rest = slices.DeleteFunc(rest, func(u undigested) bool { return t.gateways[u.service] })
+	for _, u := range rest {
+		if u.isPush {
+			t.pushes[u.repository] = append(t.pushes[u.repository], u.time)
+		}
+	}
+	for _, times := range t.pushes {
+		slices.SortFunc(times, time.Time.Compare)
+	}
+	for _, u := range rest {
+		if push, ok := t.lastPush(u.repository, u.time); ok && u.isNamed {
+			if t.chosen[u.repository] == nil {
+				t.chosen[u.repository] = map[time.Time]bool{}
+			}
+			t.chosen[u.repository][push] = true
+		}
+	}
+}
+
+// lastPush returns the time of the last push without a digest that was not after a time.
+func (t *tracer) lastPush(repository string, at time.Time) (time.Time, bool) {
+	times := t.pushes[repository]
+	i, _ := slices.BinarySearchFunc(times, at, func(push, at time.Time) int {
+		if push.After(at) {
+			return 1
+		}
+		return -1
+	})
+	if i == 0 {
+		return time.Time{}, false
+	}
+	return times[i-1], true
+}
+
+// has reports whether a move belongs to the trace.
+func (t *tracer) has(m *move) bool {
+	switch {
+	case m.digest == "" && t.gateways[m.event.Service], t.query.Repository != "" && m.repository != t.query.Repository:
+		return false
+	case t.isNamed(m):
+		return true
+	case t.query.Run != "" && m.isPush || t.query.Pod != "" && !m.isPush: // of others
+		return false
+	case m.digest != "":
+		return t.digests[m.digest]
+	case t.query.Repository != "":
+		return true
+	}
+	push, ok := t.lastPush(m.repository, m.event.Time.UTC())
+	return ok && t.chosen[m.repository][push]
+}
+
+// names returns a function that recognizes the moves that the query names.
+func (q *TraceQuery) names() (func(*move) bool, error) {
+	switch {
+	case q.Run != "":
+		name, id, _ := strings.Cut(q.Run, "/")
+		if name == "" || id == "" {
+			return nil, fmt.Errorf("%q is not IDENTITY/ID of a CI run", q.Run)
+		}
+		return func(m *move) bool {
+			i := m.event.Identity
+			return m.isPush && i != nil && i.Name == name && i.Run == id
+		}, nil
+	case q.Pod != "":
+		is, err := ofPod(q.Pod)
+		if err != nil {
+			return nil, fmt.Errorf("%w or a UID of a pod", err)
+		}
+		return func(m *move) bool { return !m.isPush && is(m.event) }, nil
+	case q.Repository == "":
+		return nil, errors.New("a trace starts from a repository, a CI run or a pod")
+	}
+	return func(m *move) bool {
+		return m.repository == q.Repository &&
+			(q.Tag == "" || q.Digest != "" || slices.Contains(m.tags, q.Tag)) && (q.Digest == "" || m.digest == q.Digest)
+	}, nil
+}
+
+func tokenOf(e *exchange.Event) string {
+	if e.Gateway != nil {
+		return e.Gateway.TokenID
+	}
+	return e.IssuedID
+}
+
+func (t *Trace) add(m *move) {
+	e := m.event
+	if m.digest == "" {
+		t.Inexact++
+	}
+	var from source
+	var identity, run, account, pod, node string
+	if e.ServiceAccount != nil {
+		account = e.ServiceAccount.Name
+	}
+	if e.Pod != nil {
+		pod, from.podUID = e.Pod.Name, e.Pod.UID
+	}
+	if e.Node != nil {
+		node = e.Node.Name
+	}
+	if i := e.Identity; i != nil {
+		identity, run, from.project = i.Name, i.Run, i.Project
+	}
+	if !m.isPush {
+		t.Pulls = append(t.Pulls, Pull{e.Time, e.Cluster, e.Namespace, account, pod, node, identity, run, m.repository, m.digest, from})
+		return
+	}
+	if account != "" {
+		identity = names.Object{Cluster: e.Cluster, Namespace: e.Namespace, Name: account}.String()
+	}
+	t.Pushes = append(t.Pushes, Push{e.Time, identity, run, m.repository, m.digest, m.tags, from})
+}
+
+// Write writes a table of the pushes and one of the pulls.
+func (t *Trace) Write(out io.Writer) error {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	row := func(cells ...string) {
+		for i := range cells {
+			cells[i] = cmp.Or(cells[i], "-")
+		}
+		fmt.Fprintln(w, strings.Join(cells, "\t"))
+	}
+	row("PUSHED", "BY", "RUN", "REPOSITORY", "DIGEST", "TAGS")
+	for _, p := range t.Pushes {
+		row(p.Time.UTC().Format(time.RFC3339), term.Words(p.Identity), term.Words(p.Run), term.Words(p.Repository), term.Words(p.Digest), term.Words(p.Tags...))
+	}
+	fmt.Fprintln(w)
+	row("PULLED", "BY", "POD", "NODE", "REPOSITORY", "DIGEST")
+	for _, p := range t.Pulls {
+		by := term.Words(p.Identity, p.Run)
+		if p.ServiceAccount != "" {
+			by = term.Words(names.Object{Cluster: p.Cluster, Namespace: p.Namespace, Name: p.ServiceAccount}.String())
+		}
+		row(p.Time.UTC().Format(time.RFC3339), by, term.Words(p.Pod), term.Words(p.Node), term.Words(p.Repository), term.Words(p.Digest))
+	}
+	return w.Flush()
+}
+
+// Target is what can be revoked, as a flag of pullpass revoke.
+type Target struct{ Flag, Value string }
+
+// Targets returns what ends the access of those who pushed and pulled, each once: CI runs, or else
+// their projects; pods, or else their ServiceAccounts.
+func (t *Trace) Targets() (all []Target) {
+	add := func(flag, value string, known ...string) bool {
+		target := Target{flag, value}
+		if slices.Contains(known, "") {
+			return false
+		}
+		if !slices.Contains(all, target) {
+			all = append(all, target)
+		}
+		return true
+	}
+	for _, p := range t.Pushes {
+		switch {
+		case strings.Contains(p.Identity, "/"):
+			add("service-account", p.Identity)
+		default:
+			_ = add("run", p.Identity+"/"+p.Run, p.Identity, p.Run) || add("project", p.Identity+"/"+p.from.project, p.Identity, p.from.project)
+		}
+	}
+	for _, p := range t.Pulls {
+		_ = add("pod-uid", p.from.podUID, p.from.podUID) ||
+			add("service-account", names.Object{Cluster: p.Cluster, Namespace: p.Namespace, Name: p.ServiceAccount}.String(), p.ServiceAccount) ||
+			add("run", p.Identity+"/"+p.Run, p.Identity, p.Run) || add("project", p.Identity+"/"+p.from.project, p.Identity, p.from.project)
+	}
+	return all
+}

@@ -1,0 +1,356 @@
+package audit
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pullpass/pullpass/internal/exchange"
+	"github.com/pullpass/pullpass/internal/test/testkit"
+)
+
+var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+
+// history is an audit log that a test makes.
+type history struct {
+	events []*exchange.Event
+}
+
+func sumOf(text string) string { return fmt.Sprintf("sha256:%x", sha256.Sum256([]byte(text))) }
+
+func (h *history) each(one func(*exchange.Event) error) error {
+	for _, e := range h.events {
+		if err := one(e); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (h *history) add(e *exchange.Event) {
+	e.ID, e.Status, e.Result = fmt.Sprint(len(h.events)), http.StatusOK, exchange.ResultGranted
+	e.Time = noon.Add(time.Duration(len(h.events)) * time.Second)
+	h.events = append(h.events, e)
+}
+
+func job(run string) *exchange.Event {
+	return &exchange.Event{Service: "gateway", Identity: &exchange.Identity{Name: "github", Project: "7", Run: run}}
+}
+
+func pod(name string) *exchange.Event {
+	return &exchange.Event{
+		Service: "gateway", Cluster: "prod", Namespace: "team", ServiceAccount: &exchange.Object{Name: "web", UID: "uid-sa"},
+		Pod: &exchange.Object{Name: name, UID: "uid-" + name}, Node: &exchange.Object{Name: "node-of-" + name},
+	}
+}
+
+// manifest makes e a request for a manifest by the gateway.
+func manifest(e *exchange.Event, method, repository, reference, sum, token string) *exchange.Event {
+	e.Gateway = &exchange.GatewayRequest{Method: method, Kind: "manifest", Repository: repository, Reference: reference, Digest: sum, TokenID: token}
+	return e
+}
+
+// opened makes e a request for a token.
+func opened(e *exchange.Event, service, scope string) *exchange.Event {
+	e.Service, e.Granted, e.IssuedID = service, []string{scope}, fmt.Sprint(service, scope, e.Pod, e.Identity)
+	return e
+}
+
+func trace(t *testing.T, h *history, q TraceQuery) *Trace {
+	t.Helper()
+	return testkit.Value(NewTrace(q, h.each))(t)
+}
+
+func pushers(found *Trace) (all []string) {
+	for _, p := range found.Pushes {
+		all = append(all, strings.Join(append([]string{p.Run, p.Repository, p.Digest}, p.Tags...), " "))
+	}
+	slices.Sort(all)
+	return all
+}
+
+func pullers(found *Trace) (all []string) {
+	for _, p := range found.Pulls {
+		all = append(all, strings.Join([]string{p.Pod, p.Repository, p.Digest}, " "))
+	}
+	slices.Sort(all)
+	return all
+}
+
+func expect(t *testing.T, what string, got, want []string) {
+	t.Helper()
+	slices.Sort(want)
+	if !slices.Equal(got, want) {
+		t.Errorf("%s: %d found, %d happened\n%q\n%q", what, len(got), len(want), got, want)
+	}
+}
+
+// 50 builds push images of two architectures, some of them as a tag that moves or that another
+// build sets again, and 2,000 pods pull them. Every trace says what really happened.
+func TestTraceIsWhatHappened(t *testing.T) {
+	t.Parallel()
+	random := rand.New(rand.NewPCG(1, 2))
+	h := &history{}
+	type image struct{ repository, tag, index, platform, run string }
+	type push struct{ run, repository, digest, tag string }
+	var images []image
+	var pushes []push
+	pulls := map[string][]image{} // by pod
+	put := func(run, repository, reference, sum string) {
+		h.add(manifest(job(run), http.MethodPut, repository, reference, sum, "push-"+run))
+		tag := reference
+		if tag == sum {
+			tag = ""
+		}
+		pushes = append(pushes, push{run, repository, sum, tag})
+	}
+	for i := range 50 {
+		run := fmt.Sprint("run-", i)
+		pushed := image{fmt.Sprint("ghcr.io/acme/app-", i%9), fmt.Sprint("v", i%4), sumOf("index of " + run), sumOf("platform of " + run), run}
+		if i%10 == 9 { // another build's image, with a further tag
+			old := images[random.IntN(len(images))]
+			put(run, old.repository, "stable", old.index)
+			old.tag = "stable"
+			images = append(images, old)
+		} else {
+			put(run, pushed.repository, pushed.platform, pushed.platform)
+			put(run, pushed.repository, pushed.tag, pushed.index)
+			images = append(images, pushed)
+		}
+		for j := range 40 {
+			name, from := fmt.Sprintf("pod-%d-%d", i, j), images[random.IntN(len(images))]
+			// A tag that has moved since is pulled by its digest.
+			reference := from.index
+			for _, o := range slices.Backward(images) {
+				if o.repository == from.repository && o.tag == from.tag {
+					if o == from {
+						reference = from.tag
+					}
+					break
+				}
+			}
+			h.add(opened(pod(name), "gateway", "repository:"+from.repository+":pull"))
+			h.add(manifest(pod(name), http.MethodHead, from.repository, reference, from.index, "pull-"+name))
+			h.add(manifest(pod(name), http.MethodGet, from.repository, from.index, from.index, "pull-"+name))
+			h.add(manifest(pod(name), http.MethodGet, from.repository, from.platform, from.platform, "pull-"+name))
+			pulls[name] = append(pulls[name], from)
+		}
+	}
+	want := func(chosen map[string]bool, repository string) (pushed, pulled []string) {
+		for _, p := range pushes {
+			if chosen[p.digest] && (repository == "" || repository == p.repository) {
+				pushed = append(pushed, strings.TrimSpace(strings.Join([]string{p.run, p.repository, p.digest, p.tag}, " ")))
+			}
+		}
+		for name, all := range pulls {
+			for _, from := range all {
+				for _, sum := range []string{from.index, from.platform} {
+					if chosen[sum] && (repository == "" || repository == from.repository) {
+						pulled = append(pulled, strings.Join([]string{name, from.repository, sum}, " "))
+					}
+				}
+			}
+		}
+		return pushed, pulled
+	}
+	for i := range 50 {
+		run := fmt.Sprint("run-", i)
+		chosen := map[string]bool{}
+		var own []string
+		for _, p := range pushes {
+			if p.run == run {
+				chosen[p.digest] = true
+				own = append(own, strings.TrimSpace(strings.Join([]string{p.run, p.repository, p.digest, p.tag}, " ")))
+			}
+		}
+		found := trace(t, h, TraceQuery{Run: "github/" + run})
+		_, pulled := want(chosen, "")
+		expect(t, "pushes of "+run, pushers(found), own)
+		expect(t, "pulls of what "+run+" pushed", pullers(found), pulled)
+		if found.Inexact != 0 {
+			t.Errorf("%s: %d are inexact", run, found.Inexact)
+		}
+	}
+	for i, of := range images {
+		if i%5 > 0 { // the rest is the same
+			continue
+		}
+		for reference, has := range map[string]func(push) bool{
+			"":                   func(push) bool { return true },
+			"@" + of.index:       func(p push) bool { return p.digest == of.index },
+			"@" + of.platform:    func(p push) bool { return p.digest == of.platform },
+			":" + of.tag:         func(p push) bool { return p.tag == of.tag },
+			":other@" + of.index: func(p push) bool { return p.digest == of.index },
+		} {
+			chosen := map[string]bool{}
+			for _, p := range pushes {
+				if p.repository == of.repository && has(p) {
+					chosen[p.digest] = true
+				}
+			}
+			pushed, pulled := want(chosen, of.repository)
+			found := trace(t, h, testkit.Value(ParseReference(of.repository+reference))(t))
+			expect(t, "pushes of "+of.repository+reference, pushers(found), pushed)
+			expect(t, "pulls of "+of.repository+reference, pullers(found), pulled)
+		}
+	}
+	for name, all := range pulls {
+		chosen := map[string]bool{}
+		var own []string
+		for _, from := range all {
+			for _, sum := range []string{from.index, from.platform} {
+				chosen[sum] = true
+				own = append(own, strings.Join([]string{name, from.repository, sum}, " "))
+			}
+		}
+		pushed, _ := want(chosen, "")
+		found := trace(t, h, TraceQuery{Pod: "prod/team/" + name})
+		expect(t, "pulls of "+name, pullers(found), own)
+		expect(t, "pushes of what "+name+" pulled", pushers(found), pushed)
+		if name > "pod-1" { // the rest is the same
+			break
+		}
+	}
+}
+
+// The token endpoint sees repositories and times alone: a pull is of the last push before it.
+func TestTraceWithoutDigests(t *testing.T) {
+	t.Parallel()
+	h := &history{}
+	h.add(opened(pod("early"), "registry", "repository:a:pull"))
+	h.add(opened(job("1"), "registry", "repository:a:pull,push"))
+	h.add(opened(pod("first"), "registry", "repository:a:pull"))
+	h.add(opened(pod("other"), "registry", "repository:b:pull"))
+	h.add(opened(job("2"), "registry", "repository:a:push"))
+	h.add(opened(pod("second"), "registry", "repository:a:pull"))
+	again := *h.events[len(h.events)-1]
+	h.add(&again) // the same token, handed out again
+	denied := opened(pod("denied"), "registry", "repository:a:pull")
+	h.add(denied)
+	denied.Status = http.StatusForbidden
+	for name, test := range map[string]struct {
+		query          TraceQuery
+		pushed, pulled []string
+	}{
+		"run 1":        {TraceQuery{Run: "github/1"}, []string{"1 a "}, []string{"first a "}},
+		"run 2":        {TraceQuery{Run: "github/2"}, []string{"2 a "}, []string{"second a "}},
+		"run of other": {TraceQuery{Run: "gitlab/1"}, nil, nil},
+		"early":        {TraceQuery{Pod: "uid-early"}, nil, []string{"early a "}},
+		"first":        {TraceQuery{Pod: "uid-first"}, []string{"1 a "}, []string{"first a "}},
+		"second":       {TraceQuery{Pod: "prod/team/second"}, []string{"2 a "}, []string{"second a "}},
+		"a":            {TraceQuery{Repository: "a"}, []string{"1 a ", "2 a "}, []string{"early a ", "first a ", "second a "}},
+		"a tag of a":   {TraceQuery{Repository: "a", Tag: "v1"}, []string{"1 a ", "2 a "}, []string{"early a ", "first a ", "second a "}},
+		"b":            {TraceQuery{Repository: "b"}, nil, []string{"other b "}},
+	} {
+		found := trace(t, h, test.query)
+		expect(t, "pushes of "+name, pushers(found), test.pushed)
+		expect(t, "pulls of "+name, pullers(found), test.pulled)
+		if found.Inexact != len(test.pushed)+len(test.pulled) {
+			t.Errorf("%s: %d are inexact", name, found.Inexact)
+		}
+	}
+}
+
+// A manifest that was not pulled is not in a trace.
+func TestTraceLeavesOut(t *testing.T) {
+	t.Parallel()
+	h := &history{}
+	sum := sumOf("x")
+	for _, change := range []func(*exchange.Event){
+		func(e *exchange.Event) { e.Status = http.StatusNotFound },
+		func(e *exchange.Event) { e.Result = exchange.ResultUnavailable },
+		func(e *exchange.Event) { e.Gateway.Method = http.MethodDelete },
+		func(e *exchange.Event) { e.Gateway.Kind = "blob" },
+		func(e *exchange.Event) { e.Gateway.Reference, e.Gateway.Digest = "v1", "" },
+	} {
+		e := manifest(pod("web"), http.MethodGet, "a", sum, sum, "")
+		h.add(e)
+		change(e)
+	}
+	if found := trace(t, h, TraceQuery{Repository: "a", Digest: sum}); len(found.Pulls)+len(found.Pushes) != 0 {
+		t.Errorf("%+v", found)
+	}
+	broken := errors.New("broken")
+	for n := range 2 {
+		if _, err := NewTrace(TraceQuery{Repository: "a"}, func(func(*exchange.Event) error) error {
+			if n--; n < 0 {
+				return broken
+			}
+			return nil
+		}); !errors.Is(err, broken) {
+			t.Error(err)
+		}
+	}
+}
+
+func TestTraceTargets(t *testing.T) {
+	t.Parallel()
+	h := &history{}
+	sum := sumOf("x")
+	without := func(e *exchange.Event, change func(*exchange.Event)) *exchange.Event { change(e); return e }
+	for _, e := range []*exchange.Event{job("1"), job("1"), job(""), without(job(""), func(e *exchange.Event) { e.Identity.Project = "" }), pod("builder")} {
+		h.add(manifest(e, http.MethodPut, "a", sum, sum, ""))
+	}
+	for _, e := range []*exchange.Event{pod("web"), pod("web"), without(pod("x"), func(e *exchange.Event) { e.Pod = nil }), job("2")} {
+		h.add(manifest(e, http.MethodGet, "a", sum, sum, ""))
+	}
+	got := fmt.Sprint(trace(t, h, TraceQuery{Repository: "a"}).Targets())
+	if want := "[{run github/1} {project github/7} {service-account prod/team/web} {pod-uid uid-web} {run github/2}]"; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+}
+
+func TestTraceQueries(t *testing.T) {
+	t.Parallel()
+	sum := sumOf("x")
+	for text, want := range map[string]TraceQuery{
+		"a":                              {Repository: "a"},
+		"a:v1":                           {Repository: "a", Tag: "v1"},
+		"localhost:5000/a":               {Repository: "localhost:5000/a"},
+		"localhost:5000/a:v1":            {Repository: "localhost:5000/a", Tag: "v1"},
+		"a@" + sum:                       {Repository: "a", Digest: sum},
+		"a:v1@" + sum:                    {Repository: "a", Tag: "v1", Digest: sum},
+		"":                               {},
+		":v1":                            {},
+		"a:":                             {},
+		"a@sha256:x":                     {},
+		"a@" + strings.ToUpper(sum[:20]): {},
+	} {
+		got, err := ParseReference(text)
+		if (err != nil) != (want == TraceQuery{}) || err == nil && got != want {
+			t.Errorf("%q: %+v, %v", text, got, err)
+		}
+	}
+	for _, q := range []TraceQuery{{}, {Run: "github"}, {Run: "/1"}, {Run: "github/"}, {Pod: "a/b"}} {
+		if _, err := NewTrace(q, (&history{}).each); err == nil {
+			t.Errorf("%+v was accepted", q)
+		}
+	}
+}
+
+func FuzzReference(f *testing.F) {
+	f.Add("a:v1")
+	f.Add("a@" + sumOf("x"))
+	f.Fuzz(func(t *testing.T, text string) {
+		q, err := ParseReference(text)
+		if err != nil {
+			return
+		}
+		again := q.Repository
+		if q.Tag != "" {
+			again += ":" + q.Tag
+		}
+		if q.Digest != "" {
+			again += "@" + q.Digest
+		}
+		if again != text {
+			t.Errorf("%q became %q", text, again)
+		}
+	})
+}
