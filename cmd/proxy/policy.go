@@ -16,7 +16,7 @@ func policyCommand() *cobra.Command {
 		Use:   "policy",
 		Short: "Work with policies",
 	}
-	command.AddCommand(policyUnusedCommand(), policyExportCommand())
+	command.AddCommand(policyUnusedCommand(), policyExportCommand(), policySuggestCommand())
 	return command
 }
 

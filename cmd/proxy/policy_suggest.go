@@ -1,0 +1,90 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pullpass/pullpass/internal/config"
+	"github.com/pullpass/pullpass/internal/config/setup"
+	"github.com/pullpass/pullpass/internal/server/suggest"
+)
+
+func policySuggestCommand() *cobra.Command {
+	var file, tests string
+	var files []string
+	c := suggest.Config{}
+	command := &cobra.Command{
+		Use:   "suggest",
+		Short: "Write the rules that would grant what was refused, from the audit log",
+		Long: `Write the smallest AccessPolicy that grants what was requested and not granted, to
+standard output. --from-nothing also includes what was granted, for a policy that
+begins anew.
+
+Each rule names exactly the callers that made the requests. ** stands for several
+repositories, and {namespace} for several namespaces, only where at least --at-least
+requests speak for it. A comment names each pattern that grants more than was
+requested. Review the rules before you use them: a request is not a permission.
+
+With --config, what the present policy grants by names is left out, and rules for
+identities[] can be suggested.`,
+		Example: `  pullpass policy suggest --config pullpass.yaml --audit-file audit.log > missing.yaml
+  pullpass policy suggest --config pullpass.yaml --audit-file audit.log --from-nothing --tests-out policy-tests.yaml > policy.yaml
+  kubectl logs -n pullpass -l app.kubernetes.io/name=pullpass --tail -1 | pullpass policy suggest --audit-file - --at-least 10`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if c.AtLeast < 1 {
+				return fmt.Errorf("--at-least %d: must be 1 or more", c.AtLeast)
+			}
+			if file != "" {
+				cfg, err := config.LoadOnce(cmd.Context(), file)
+				if err != nil {
+					return err
+				}
+				present, err := setup.LoadPolicy(cfg)
+				if err != nil {
+					return err
+				}
+				c.Grants, c.ProjectClaims = suggest.GrantsOf(present), map[string]string{}
+				for i := range cfg.Identities {
+					c.ProjectClaims[cfg.Identities[i].Name] = cfg.Identities[i].Profile.ProjectClaim()
+				}
+			}
+			found, err := suggest.Of(cmd.Context(), c, files, cmd.InOrStdin(), cmd.ErrOrStderr())
+			if err != nil {
+				return err
+			}
+			return writeSuggestion(found, tests, cmd.OutOrStdout(), cmd.ErrOrStderr())
+		},
+	}
+	flags := command.Flags()
+	flags.StringArrayVar(&files, "audit-file", nil, "audit log, repeatable; - is standard input (required)")
+	flags.StringVar(&file, "config", "", "configuration file")
+	flags.BoolVar(&c.FromNothing, "from-nothing", false, "also what was granted: the policy that grants it begins anew")
+	flags.IntVar(&c.AtLeast, "at-least", 3, "requests that speak for ** or {namespace}")
+	flags.StringVar(&tests, "tests-out", "", "file for AccessPolicyTests of the requests")
+	requireFlags(command, "audit-file")
+	return command
+}
+
+// writeSuggestion writes nothing for no rule: an AccessPolicy needs at least one.
+func writeSuggestion(found *suggest.Suggestion, tests string, stdout, stderr io.Writer) error {
+	for _, why := range slices.Sorted(maps.Keys(found.Skipped)) {
+		fmt.Fprintf(stderr, "warning: %d requests were left out: %s\n", found.Skipped[why], why)
+	}
+	policy := found.Policy()
+	if policy == "" {
+		fmt.Fprintln(stderr, "nothing is to be granted")
+		return nil
+	}
+	_, err := io.WriteString(stdout, policy)
+	if tests != "" {
+		err = errors.Join(err, os.WriteFile(tests, []byte(found.Tests()), 0o644))
+	}
+	return err
+}
