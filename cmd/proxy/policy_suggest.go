@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	argument "github.com/pullpass/pullpass/internal/base/file"
 	"github.com/pullpass/pullpass/internal/config"
 	"github.com/pullpass/pullpass/internal/config/setup"
 	"github.com/pullpass/pullpass/internal/server/suggest"
@@ -17,7 +18,7 @@ import (
 
 func policySuggestCommand() *cobra.Command {
 	var file, tests string
-	var files []string
+	var files, inventories []string
 	c := suggest.Config{}
 	command := &cobra.Command{
 		Use:   "suggest",
@@ -35,6 +36,7 @@ With --config, what the present policy grants by names is left out, and rules fo
 identities[] can be suggested.`,
 		Example: `  pullpass policy suggest --config pullpass.yaml --audit-file audit.log > missing.yaml
   pullpass policy suggest --config pullpass.yaml --audit-file audit.log --from-nothing --tests-out policy-tests.yaml > policy.yaml
+  pullpass policy suggest --config pullpass.yaml --inventory inventory.json
   kubectl logs -n pullpass -l app.kubernetes.io/name=pullpass --tail -1 | pullpass policy suggest --audit-file - --at-least 10`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -59,16 +61,26 @@ identities[] can be suggested.`,
 			if err != nil {
 				return err
 			}
+			for _, name := range inventories {
+				data, err := argument.ReadArgument(cmd.Context(), name, suggest.MaxInventoryBytes)
+				if err == nil {
+					err = found.AddInventory(data)
+				}
+				if err != nil {
+					return fmt.Errorf("--inventory %s: %w", name, err)
+				}
+			}
 			return writeSuggestion(found, tests, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
 	flags := command.Flags()
-	flags.StringArrayVar(&files, "audit-file", nil, "audit log, repeatable; - is standard input (required)")
+	flags.StringArrayVar(&files, "audit-file", nil, "audit log, repeatable; - is standard input")
+	flags.StringArrayVar(&inventories, "inventory", nil, "output of pullpass pull-secrets -o json, repeatable: pulls of workloads count as requests")
 	flags.StringVar(&file, "config", "", "configuration file")
 	flags.BoolVar(&c.FromNothing, "from-nothing", false, "also what was granted: the policy that grants it begins anew")
 	flags.IntVar(&c.AtLeast, "at-least", 3, "requests that speak for ** or {namespace}")
 	flags.StringVar(&tests, "tests-out", "", "file for AccessPolicyTests of the requests")
-	requireFlags(command, "audit-file")
+	command.MarkFlagsOneRequired("audit-file", "inventory")
 	return command
 }
 

@@ -4,6 +4,8 @@ package suggest
 import (
 	"cmp"
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -76,7 +78,10 @@ func (s *Suggestion) Add(e *exchange.Event) error {
 		return nil
 	}
 	who, why := s.subject(e)
-	if isDenied {
+	switch {
+	case e.Service == "":
+		why = "their registry is not known"
+	case isDenied:
 		why = "a denial refuses the caller"
 	}
 	if why != "" {
@@ -418,4 +423,49 @@ func GrantsOf(p *policy.Policy) func(*exchange.Event, registryauth.Scope) []stri
 		id := &oidc.Identity{Cluster: e.Cluster, Kubernetes: oidc.KubernetesIdentity{Namespace: e.Namespace, ServiceAccount: oidc.ObjectRef{Name: e.ServiceAccount.Name}}}
 		return p.Decide(policy.Subject{Identity: id}, e.Service, []registryauth.Scope{scope}).Scopes[0].Granted
 	}
+}
+
+// MaxInventoryBytes is the size of the largest inventory that is read.
+const MaxInventoryBytes = 64 << 20
+
+// AddInventory reads the output of pullpass pull-secrets -o json: each pull of a workload counts as a
+// request.
+func (s *Suggestion) AddInventory(data []byte) error {
+	var inventory struct {
+		Kind, Cluster string
+		Registries    []struct{ Host, Service string }
+		Rows          []struct {
+			Kind, Namespace, Name, ServiceAccount string
+			Pulls                                 []struct {
+				Registry, Repository string
+				Granted              bool
+			}
+		}
+	}
+	if err := json.Unmarshal(data, &inventory); err != nil {
+		return err
+	}
+	if inventory.Kind != "PullSecretReport" {
+		return errors.New("it is not the output of pullpass pull-secrets -o json")
+	}
+	services := map[string]string{}
+	for _, r := range inventory.Registries {
+		services[r.Host] = r.Service
+	}
+	for _, row := range inventory.Rows {
+		for _, pull := range row.Pulls {
+			scope := registryauth.Scope{Type: "repository", Name: pull.Repository, Actions: []string{"pull"}}.String()
+			e := &exchange.Event{
+				ID: row.Kind + "/" + row.Namespace + "/" + row.Name, Status: http.StatusOK, Service: services[pull.Registry],
+				Cluster: inventory.Cluster, Namespace: row.Namespace, ServiceAccount: &exchange.Object{Name: row.ServiceAccount}, Requested: []string{scope},
+			}
+			if pull.Granted {
+				e.Granted = e.Requested
+			}
+			if err := s.Add(e); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }

@@ -173,19 +173,21 @@ func TestSkipped(t *testing.T) {
 	unknown.Identity.Name = "gitlab"
 	ofGateway := line("8", "a", "web", "repository:a:pull")
 	ofGateway.Gateway = &exchange.GatewayRequest{}
+	elsewhere := line("10", "a", "web", "repository:a:pull")
+	elsewhere.Service = ""
 	again := line("9", "a", "web", "repository:a:pull")
 	again.Retry = true
 	s := suggestion(Config{AtLeast: 1}, denied, anonymous, unknown, line("4", "a*", "web", "repository:a:pull"), job("5", "4*", "", "repository:a:pull"), job("5", "4", "*", "repository:a:pull"), job("5", "", "", "repository:a:pull"),
-		line("6", "a", "web", "registry:catalog:*"), line("7", "a", "web", "repository:a:fly"), ofGateway, again)
+		line("6", "a", "web", "registry:catalog:*"), line("7", "a", "web", "repository:a:fly"), ofGateway, again, elsewhere)
 	got := fmt.Sprint(s.Skipped)
 	want := "map[a denial refuses the caller:1 no ServiceAccount can have the caller's name:1 the caller is anonymous:1" +
-		" the configuration has no identity of their caller, or its tokens name no project:4 they ask for something other than pull, push or delete on a repository:2]"
+		" the configuration has no identity of their caller, or its tokens name no project:4 their registry is not known:1 they ask for something other than pull, push or delete on a repository:2]"
 	if got != want || s.Policy() != "" {
 		t.Errorf("%s\nwant\n%s\n%s", got, want, s.Policy())
 	}
 }
 
-// What was asked for is granted, and nothing else but by **. The order of the lines changes nothing.
+// A suggestion grants the requests, and more only by **. The order of the lines changes nothing.
 func TestSuggestionsAreExact(t *testing.T) {
 	t.Parallel()
 	random := rand.New(rand.NewPCG(3, 4))
