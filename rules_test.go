@@ -88,6 +88,7 @@ var libraries = map[string][]string{
 	"github.com/go-json-experiment/json":       {"internal/gateway", "internal/oidc"},
 	"github.com/go-logr/logr":                  {"internal/server/telemetry"},
 	"github.com/google/go-containerregistry":   {"cmd/demo", "deploy/image", "deploy/release"},
+	"github.com/pelletier/go-toml/v2":          {"internal/node/containerd"}, // containerd's own
 	"github.com/prometheus/client_golang":      {"internal/server/metrics", "internal/server/telemetry"},
 	"github.com/redis/go-redis/v9":             {"internal/state"},
 	"github.com/rogpeppe/go-internal":          {"internal/test"},

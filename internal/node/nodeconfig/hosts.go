@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/pullpass/pullpass/internal/base/term"
+	"github.com/pullpass/pullpass/internal/node/containerd"
 	"github.com/pullpass/pullpass/internal/node/hoststoml"
 )
 
@@ -30,9 +31,11 @@ type endpoint struct {
 
 // containerd judges containerd's configuration: whether it reads any hosts.toml.
 func (l *linter) containerd(name string, data []byte) {
-	switch s := hoststoml.ParseSettings(data); {
+	switch s, err := containerd.Parse(data); {
+	case err != nil:
+		l.find(at(name, 0, ""), "%v", err)
 	case s.ConfigPath == "":
-		l.find(at(name, 0, "config_path"), "is missing, so containerd may read no hosts.toml; write config_path = %q below the registry of its images", certsDir)
+		l.find(at(name, 0, "config_path"), "is missing in the section of its version, so containerd may read no hosts.toml; write config_path = %q below the registry of its images", certsDir)
 	case s.IsUnread():
 		l.find(at(name, 0, "config_path"), "%s", s.ListProblem())
 	}

@@ -304,7 +304,7 @@ func TestAnEmptyListOfProviders(t *testing.T) {
 func TestSettingsOfContainerd(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, "kubeadm")
-	h.put("etc/containerd/conf.d/a.toml", "[plugins.'io.containerd.cri.v1.images']\ndiscard_unpacked_layers = false\n")
+	h.put("etc/containerd/config.toml", "version = 3\n[plugins.'io.containerd.cri.v1.images']\nregistry.config_path = '/a'\ndiscard_unpacked_layers = false\n")
 	testkit.Value(h.Status(desired("v1.36.2")))(t)
 	h = newHost(t, "eks")
 	d := desired("v1.36.2")

@@ -41,9 +41,10 @@ type profile struct {
 
 	client []string // the kubelet's certificate, with its key or before it; empty: it authenticates differently
 
-	flags      flagSource
-	containerd []string // its configuration: files, and directories of them
-	certs      string   // directory of hosts.toml if the configuration has no plain path
+	flags          flagSource
+	containerd     string // its configuration
+	containerdUnit string // of systemd, which can name a different one; empty: the platform does not let it
+	certs          string // directory of hosts.toml if the configuration has no plain path
 }
 
 // profiles has a line for each platform that Pullpass changes, in the order in which texts list
@@ -142,13 +143,13 @@ func (p profile) certsDir(tree *hostfs.Tree) (string, error) {
 	}
 	dir := c.Dir()
 	switch {
-	case c.IsUnread() && c.Discard == "false":
+	case c.IsUnread() && c.Discard != nil:
 		// If that setting is missing, only Remarks reports the list, because containerd 1 accepts
 		// lists.
-		return "", fmt.Errorf("%w: %s", ErrProfile, p.listProblem(c))
+		return "", fmt.Errorf("%w: %s", ErrProfile, listProblem(c))
 	case c.ConfigPath == "":
-		return "", fmt.Errorf("%w: config_path is in none of %s, so containerd would read no hosts.toml; write config_path = %q into it (docs/how-to/kubelet.md) and restart containerd",
-			ErrProfile, strings.Join(p.containerd, ", "), p.certs)
+		return "", fmt.Errorf("%w: config_path is in none of %s, or not in the section that the version of the file has, so containerd would read no hosts.toml; write config_path = %q there (docs/how-to/kubelet.md) and restart containerd",
+			ErrProfile, strings.Join(c.Files, ", "), p.certs)
 	case strings.Contains(dir, "$"): // MicroK8s writes ${SNAP_DATA}
 		return p.certs, nil
 	case !path.IsAbs(dir):

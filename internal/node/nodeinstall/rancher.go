@@ -11,7 +11,7 @@ func rancher(name string, units ...string) profile {
 		settings:   []string{"/var/lib/rancher/" + name + "/agent/etc/kubelet.conf.d"},
 		client:     []string{"/var/lib/rancher/" + name + "/agent/client-kubelet.crt", "/var/lib/rancher/" + name + "/agent/client-kubelet.key"},
 		flags:      flagSource{form: formRancher, files: []string{"/etc/rancher/" + name + "/config.yaml.d/" + rancherFlagFile}, mayBeAbsent: true},
-		containerd: []string{"/var/lib/rancher/" + name + "/agent/etc/containerd/config.toml"},
+		containerd: "/var/lib/rancher/" + name + "/agent/etc/containerd/config.toml",
 		certs:      "/var/lib/rancher/" + name + "/agent/etc/containerd/certs.d",
 	}
 }

@@ -6,8 +6,9 @@ import (
 	"strings"
 
 	"github.com/pullpass/pullpass/internal/base/strictyaml"
+	"github.com/pullpass/pullpass/internal/base/term"
+	"github.com/pullpass/pullpass/internal/node/containerd"
 	"github.com/pullpass/pullpass/internal/node/hostfs"
-	"github.com/pullpass/pullpass/internal/node/hoststoml"
 	"github.com/pullpass/pullpass/internal/node/kubelet"
 )
 
@@ -39,7 +40,7 @@ func (i *Installer) Remarks(d Desired) (remarks []string, err error) {
 			return nil, err
 		}
 		if c.IsUnread() {
-			remarks = append(remarks, p.listProblem(c))
+			remarks = append(remarks, listProblem(c))
 		}
 	}
 	return remarks, nil
@@ -93,12 +94,57 @@ func contentsOf(tree *hostfs.Tree, names []string) (contents [][]byte, err error
 	return contents, nil
 }
 
-func (p profile) containerdSettings(tree *hostfs.Tree) (hoststoml.Settings, error) {
-	contents, err := contentsOf(tree, p.containerd)
-	return hoststoml.ParseSettings(contents...), err
+// containerdSettings returns the settings of the node's containerd.
+func (p profile) containerdSettings(tree *hostfs.Tree) (containerd.Settings, error) {
+	main, err := p.containerdFile(tree)
+	if err != nil {
+		return containerd.Settings{}, err
+	}
+	s, err := containerd.Read(containerdFiles{tree}, main)
+	if err != nil {
+		return s, fmt.Errorf("%w: the configuration of containerd: %w", ErrProfile, err)
+	}
+	return s, nil
+}
+
+// containerdFile returns the file that containerd's unit names, or the platform's.
+func (p profile) containerdFile(tree *hostfs.Tree) (string, error) {
+	if p.containerdUnit == "" {
+		return p.containerd, nil
+	}
+	c, err := commandOf(tree, p.containerdUnit)
+	if err != nil {
+		return "", err
+	}
+	for i, word := range c.start {
+		name, value, found := strings.Cut(word, "=")
+		if !found && i+1 < len(c.start) {
+			value = c.start[i+1]
+		}
+		if name != "--config" && name != "-c" {
+			continue
+		}
+		if !path.IsAbs(value) {
+			return "", fmt.Errorf("%w: --config of %s is not an absolute path (%s); write one", ErrProfile, p.containerdUnit, term.QuoteValue(value))
+		}
+		return value, nil
+	}
+	return p.containerd, nil
+}
+
+// containerdFiles implements containerd.Reader.
+type containerdFiles struct{ tree *hostfs.Tree }
+
+func (f containerdFiles) Read(name string) ([]byte, error) { return readIfThere(f.tree, name) }
+
+func (f containerdFiles) Glob(pattern string) ([]string, error) {
+	return glob(f.tree, pattern, func(part, base string) bool {
+		is, _ := path.Match(part, base)
+		return is
+	})
 }
 
 // listProblem describes the effect of a list of directories, and where to change it.
-func (p profile) listProblem(c hoststoml.Settings) string {
-	return fmt.Sprintf("config_path of containerd %s (in one of %s)", c.ListProblem(), strings.Join(p.containerd, ", "))
+func listProblem(c containerd.Settings) string {
+	return fmt.Sprintf("config_path of containerd %s (in one of %s)", c.ListProblem(), strings.Join(c.Files, ", "))
 }

@@ -81,10 +81,10 @@ func TestRemarks(t *testing.T) {
 		}, []string{list}},
 		"a list": {"eks", "v1.36.2", nil, []string{list}},
 		"a list, pulled by itself": {"eks", "v1.36.2", func(h *host) {
-			h.put("etc/containerd/config.d/a.toml", "discard_unpacked_layers = true # as EKS has it\n")
+			h.put("etc/containerd/config.d/a.toml", "[plugins.'io.containerd.cri.v1.images']\ndiscard_unpacked_layers = true # as EKS has it\n")
 		}, nil},
 		"a list, and told so": {"eks", "v1.36.2", func(h *host) {
-			h.put("etc/containerd/config.d/a.toml", "discard_unpacked_layers = false\nuse_local_image_pull = true\n")
+			h.put("etc/containerd/config.d/a.toml", "[plugins.'io.containerd.cri.v1.images']\ndiscard_unpacked_layers = false\nuse_local_image_pull = true\n")
 		}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -148,5 +148,51 @@ func TestListOfDirectoriesThatContainerdDoesNotRead(t *testing.T) {
 	d.Hosts = nil // no registry is behind the gateway
 	if _, err := h.Status(d); err != nil {
 		t.Error(err)
+	}
+}
+
+// The hosts.toml has to be where containerd reads it: otherwise, pods' tokens go to the registries behind
+// the gateway.
+func TestConfigurationOfContainerd(t *testing.T) {
+	t.Parallel()
+	const registry, unit = "[plugins.'io.containerd.cri.v1.images'.registry]\n", "etc/systemd/system/containerd.service"
+	for name, test := range map[string]struct {
+		change func(h *host)
+		want   string // the directory, or an error
+	}{
+		"an imported file": {func(h *host) {
+			h.put("etc/containerd/config.toml", "version = 3\nimports = ['site/*.toml']\n"+registry+"config_path = '/a'\n")
+			h.put("etc/containerd/site/.b.toml", registry+"config_path = '/b'\n") // containerd's patterns match it
+			h.put("etc/containerd/site/c.toml.bak", registry+"config_path = '/old'\n")
+		}, "/b"},
+		"a file that is not imported": {func(h *host) {
+			h.put("etc/containerd/conf.d/a.toml", registry+"config_path = '/b'\n")
+		}, "/etc/containerd/certs.d"},
+		"the section of another version": {func(h *host) {
+			h.put("etc/containerd/config.toml", "version = 2\n"+registry+"config_path = '/a'\n")
+		}, "config_path is in none of /etc/containerd/config.toml, or not in the section"},
+		"a file that the unit names": {func(h *host) {
+			h.put(unit, "[Service]\nExecStart=/usr/bin/containerd --config /srv/containerd.toml\n")
+			h.put("srv/containerd.toml", "version = 3\n"+registry+"config_path = '/b'\n")
+		}, "/b"},
+		"a file that the unit names, shortly": {func(h *host) {
+			h.put(unit, "[Service]\nExecStart=/usr/bin/containerd -c=/srv/containerd.toml\n")
+		}, "config_path is in none of /srv/containerd.toml,"},
+		"a unit that names no file": {func(h *host) {
+			h.put(unit, "[Service]\nExecStart=/usr/bin/containerd --log-level debug\n")
+		}, "/etc/containerd/certs.d"},
+		"a file that the unit names by a path that is relative": {func(h *host) {
+			h.put(unit, "[Service]\nExecStart=/usr/bin/containerd --config containerd.toml\n")
+		}, "is not an absolute path"},
+		"a unit that cannot be read": {func(h *host) { testkit.Mkdir(h.t, filepath.Join(h.dir, unit)) }, "not a regular file"},
+		"no TOML":                    {func(h *host) { h.put("etc/containerd/config.toml", "version") }, "the configuration of containerd: /etc/containerd/config.toml: containerd would not start with it"},
+	} {
+		h := newHost(t, "kubeadm")
+		test.change(h)
+		plan, err := h.Status(desired("v1.36.2"))
+		switch {
+		case err != nil && !strings.Contains(err.Error(), test.want), err == nil && plan.Changes[0].Path != test.want+"/ghcr.io/hosts.toml":
+			t.Errorf("%s: %+v, %v", name, plan, err)
+		}
 	}
 }

@@ -234,8 +234,17 @@ func environmentFiles(tree *hostfs.Tree, unit, name string) ([]string, error) {
 	if !path.IsAbs(name) {
 		return nil, nil // as systemd
 	}
+	return glob(tree, path.Clean(name), func(part, base string) bool {
+		is, _ := path.Match(part, base) // an invalid pattern matches nothing
+		return is && (base[0] != '.' || part[0] == '.')
+	})
+}
+
+// glob returns the paths that a pattern describes. Only components with a special character are
+// matched, so the others need not exist.
+func glob(tree *hostfs.Tree, pattern string, matches func(part, base string) bool) ([]string, error) {
 	found := []string{"/"}
-	for part := range strings.SplitSeq(strings.Trim(path.Clean(name), "/"), "/") {
+	for part := range strings.SplitSeq(strings.Trim(pattern, "/"), "/") {
 		var next []string
 		for _, dir := range found {
 			names := []string{part}
@@ -244,10 +253,7 @@ func environmentFiles(tree *hostfs.Tree, unit, name string) ([]string, error) {
 				if err != nil && !errors.Is(err, syscall.ENOTDIR) {
 					return nil, err
 				}
-				names = slices.DeleteFunc(all, func(base string) bool {
-					is, _ := path.Match(part, base) // an invalid pattern matches nothing
-					return !is || base[0] == '.' && part[0] != '.'
-				})
+				names = slices.DeleteFunc(all, func(base string) bool { return !matches(part, base) })
 			}
 			for _, base := range names {
 				next = append(next, path.Join(dir, base))
