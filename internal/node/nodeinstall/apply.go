@@ -25,6 +25,10 @@ var (
 	// ErrStarting means that the kubelet does not run at the moment.
 	ErrStarting = errors.New("the kubelet has ended, and systemd starts it again")
 
+	// ErrStopped means that another program stops the kubelet, which says nothing about its
+	// configuration.
+	ErrStopped = errors.New("another program has stopped the kubelet; start it")
+
 	errNotRestarted = errors.New("the kubelet was not restarted, although it is due; run it again")
 )
 

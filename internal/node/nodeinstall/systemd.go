@@ -163,7 +163,11 @@ func (k *HostKubelet) Restart(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), showLimit)
 		defer cancel()
 		_, state, showErr := k.Systemd.Restarts(ctx, k.unit)
-		if showErr == nil && state != "active" {
+		switch {
+		case showErr != nil || state == "active":
+		case isStopped(state):
+			err = fmt.Errorf("%w: %s is %s: %w", ErrStopped, k.unit, state, err)
+		default:
 			err = fmt.Errorf("%w: %s is %s: %w", ErrUnhealthy, k.unit, state, err)
 		}
 		return errors.Join(err, showErr)
@@ -175,11 +179,17 @@ func (k *HostKubelet) Restart(ctx context.Context) error {
 	return err
 }
 
+// isStopped reports whether a unit was told to stop. One that ends with an error is failed, or
+// activating.
+func isStopped(state string) bool { return state == "inactive" || state == "deactivating" }
+
 func (k *HostKubelet) Ended(ctx context.Context) (int, error) {
 	restarts, state, err := k.Systemd.Restarts(ctx, k.unit)
 	switch {
 	case err != nil:
-	case state == "failed" || state == "inactive":
+	case isStopped(state):
+		err = fmt.Errorf("%w: %s is %s", ErrStopped, k.unit, state)
+	case state == "failed":
 		err = fmt.Errorf("%w: %s has ended, and systemd does not start it again", ErrUnhealthy, k.unit)
 	case state == "activating":
 		err = ErrStarting

@@ -87,7 +87,8 @@ func TestARestartThatFails(t *testing.T) {
 		"refused, it goes on": {failure: &exec.ExitError{}, state: "active"},
 		"it has ended":        {failure: &exec.ExitError{}, state: "failed", isUnhealthy: true},
 		"it is started again": {failure: &exec.ExitError{}, state: "activating", isUnhealthy: true},
-		"it is not started":   {failure: &exec.ExitError{}, state: "inactive", isUnhealthy: true},
+		"it was stopped":      {failure: &exec.ExitError{}, state: "inactive"},
+		"it is being stopped": {failure: &exec.ExitError{}, state: "deactivating"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			onHost(t, "eks", func(t *testing.T, h *host) {
@@ -157,7 +158,8 @@ func TestEnded(t *testing.T) {
 			{"NRestarts=17\nActiveState=active\n", "<nil>", 0, false},
 			{"ActiveState=activating\nNRestarts=20\n", "systemd starts it again", 3, false},
 			{"NRestarts=17\nActiveState=failed\n", "kubelet.service has ended, and systemd does not start it again", 0, true},
-			{"NRestarts=17\nActiveState=inactive\n", "kubelet.service has ended, and systemd does not start it again", 0, true},
+			{"NRestarts=17\nActiveState=inactive\n", "another program has stopped the kubelet; start it: kubelet.service is inactive", 0, false},
+			{"NRestarts=0\nActiveState=deactivating\n", "another program has stopped the kubelet; start it: kubelet.service is deactivating", -17, false},
 			{"ActiveState=active\n", "invalid syntax", -17, false},
 			{"ActiveState=failed\n", "invalid syntax", -17, false},
 		} {

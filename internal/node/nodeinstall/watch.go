@@ -29,12 +29,13 @@ const (
 type Kubelet interface {
 	// Restart returns when the kubelet was started, which does not mean that it continues to run.
 	// Its error is ErrUnhealthy if the kubelet did not start. It is a different error if the start
-	// could not be requested.
+	// could not be requested, or another program stopped the kubelet.
 	Restart(ctx context.Context) error
 	// Healthy returns the result of the kubelet's healthz.
 	Healthy(ctx context.Context) error
 	// Ended returns how often the kubelet has exited by itself since Restart. Its error is
-	// ErrUnhealthy if it has exited and is not restarted, and ErrStarting while it is restarted.
+	// ErrUnhealthy if it has exited and is not restarted, ErrStarting while it is restarted, and
+	// ErrStopped while another program keeps it from running.
 	Ended(ctx context.Context) (int, error)
 }
 
@@ -42,8 +43,8 @@ type Kubelet interface {
 // within 90 seconds, Watch restores the previous files and restarts it once more. It records the
 // configuration, so that it is not retried, and returns ErrRejected.
 //
-// If the restart cannot be requested, or the host is shut down meanwhile, the configuration is not
-// to blame. But the kubelet must not start with it unwatched.
+// If the restart cannot be requested, another program stops the kubelet, or the host is shut down
+// meanwhile, the configuration is not to blame. But the kubelet must not start with it unwatched.
 func Watch(ctx context.Context, tree *hostfs.Tree, kubelet Kubelet) error {
 	return alone(tree, func(s *state) error {
 		if !s.owed() {
@@ -159,8 +160,8 @@ func restart(ctx context.Context, kubelet Kubelet) (started bool, err error) {
 	for healthy := 0; ; {
 		err := kubelet.Healthy(ctx)
 		times, ended := kubelet.Ended(ctx)
-		isStarting := errors.Is(ended, ErrStarting)
-		if err == nil && isStarting {
+		isStarting, isStopped := errors.Is(ended, ErrStarting), errors.Is(ended, ErrStopped)
+		if err == nil && (isStarting || isStopped) {
 			err = ended // a different program responds: any user of the node can listen there
 		}
 		if healthy++; err != nil {
@@ -178,6 +179,9 @@ func restart(ctx context.Context, kubelet Kubelet) (started bool, err error) {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
+			if isStopped {
+				return true, ended
+			}
 			return true, fmt.Errorf("%w: %w", ErrUnhealthy, errors.Join(err, ctx.Err()))
 		}
 	}

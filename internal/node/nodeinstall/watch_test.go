@@ -127,6 +127,35 @@ func TestShutdownWhileWatching(t *testing.T) {
 	})
 }
 
+// Another program, such as an upgrade of the kubelet, stops the kubelet while it is watched.
+func TestStoppedWhileWatching(t *testing.T) {
+	onHost(t, "eks", func(t *testing.T, h *host) {
+		stopped := fmt.Errorf("%w: it is inactive", ErrStopped)
+		h.kubelet.ended = func() (int, error) { return 0, stopped }
+		start := time.Now()
+		if _, err := h.Apply(t.Context(), desired("v1.36.2")); !errors.Is(err, ErrStopped) || errors.Is(err, ErrUnhealthy) || errors.Is(err, ErrRejected) {
+			t.Errorf("error %v", err)
+		}
+		if took := time.Since(start); took < patience {
+			t.Errorf("it took %s", took)
+		}
+		// The kubelet is not started again: the other program knows why it has stopped it.
+		if got := h.files()["/"+eksFlags]; got != h.before["/"+eksFlags] || h.kubelet.restarts != 1 {
+			t.Errorf("%d restarts, %s", h.kubelet.restarts, got)
+		}
+		// This time, the other program starts it again.
+		begun := time.Now()
+		h.kubelet.ended = func() (int, error) {
+			if time.Since(begun) < time.Minute {
+				return 0, stopped
+			}
+			return 0, nil
+		}
+		h.apply(desired("v1.36.2"))
+		h.expectWanted("eks", "want/")
+	})
+}
+
 // A roll-back is not possible: the original files are already restored.
 func TestAKubeletThatDoesNotComeBackAfterUninstall(t *testing.T) {
 	onHost(t, "eks", func(t *testing.T, h *host) {
