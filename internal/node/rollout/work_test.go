@@ -3,8 +3,11 @@ package rollout
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -172,6 +175,30 @@ func TestNothingIsDesired(t *testing.T) {
 			t.Errorf("%+v", r)
 		}
 	})
+}
+
+// A node can have the configuration of a containerd that does not run its pods.
+func TestAnotherRuntime(t *testing.T) {
+	for runtime, want := range map[string]State{"cri-o://1.36.0": Failed, "docker://29.1.0": Failed, "containerd://2.4.2": Ready} {
+		t.Run(string(want)+" with "+runtime, func(t *testing.T) {
+			in(t, 1, func(t *testing.T, f *fleet) {
+				n := f.nodes["node-00"]
+				f.api.Merge("nodes", "", n.name, kubetest.Object{"status": kubetest.Object{"nodeInfo": kubetest.Object{"kubeletVersion": "v1.36.2", "containerRuntimeVersion": runtime}}})
+				n.start(func(context.Context, string) (nodeinstall.Desired, error) {
+					d := f.desired()
+					d.Hosts = map[string][]byte{"ghcr.io": []byte("server = 'https://gateway.example.com/v2/ghcr.io'\n")}
+					return d, nil
+				})
+				time.Sleep(2 * time.Minute)
+				if r := n.record(); r.State != want || want == Failed && !strings.HasPrefix(r.Reason, fmt.Sprintf("the node runs %q, ", runtime)) {
+					t.Errorf("%+v", r)
+				}
+				if _, err := os.Stat(filepath.Join(f.root, "node-00/etc/containerd/certs.d")); (err == nil) != (want == Ready) {
+					t.Error(err)
+				}
+			})
+		})
+	}
 }
 
 // While another program changes the node, the agent waits, and the node has not failed.
