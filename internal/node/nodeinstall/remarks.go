@@ -34,6 +34,9 @@ func (i *Installer) Remarks(d Desired) (remarks []string, err error) {
 		}
 		remarks = append(remarks, fmt.Sprintf("kubelet %s (%s): %s", version, place, version.Consequence(shared)))
 	}
+	if !version.HasCacheType() {
+		remarks = append(remarks, fmt.Sprintf("kubelet %s: it cannot read cacheType, and kubelets of 1.34 and later do not start without it; run pullpass node-install uninstall before this kubelet is upgraded, and apply after that", version))
+	}
 	if len(d.Hosts) > 0 {
 		c, err := p.containerdSettings(i.tree)
 		if err != nil {

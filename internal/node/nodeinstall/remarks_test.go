@@ -46,18 +46,19 @@ func TestCertsDirArgument(t *testing.T) {
 func TestRemarks(t *testing.T) {
 	t.Parallel()
 	const (
-		shared = "any pod of a node may use an image that another pod's ServiceAccount pulled"
-		always = "whatever they are told"
-		list   = "config_path of containerd is a list (/etc/containerd/certs.d:/etc/docker/certs.d)"
-		on     = "kind: KubeletConfiguration\nfeatureGates: {KubeletEnsureSecretPulledImages: true}\n"
+		shared  = "any pod of a node may use an image that another pod's ServiceAccount pulled"
+		always  = "whatever they are told"
+		upgrade = "kubelets of 1.34 and later do not start without it"
+		list    = "config_path of containerd is a list (/etc/containerd/certs.d:/etc/docker/certs.d)"
+		on      = "kind: KubeletConfiguration\nfeatureGates: {KubeletEnsureSecretPulledImages: true}\n"
 	)
 	for name, test := range map[string]struct {
 		platform, version string
 		change            func(h *host)
 		want              []string
 	}{
-		"1.33":                  {"kubeadm", "v1.33.5", nil, []string{always}},
-		"1.33 with the gate":    {"kubeadm", "v1.33.5", func(h *host) { h.put("var/lib/kubelet/config.yaml", on) }, []string{always}},
+		"1.33":                  {"kubeadm", "v1.33.5", nil, []string{always, upgrade}},
+		"1.33 with the gate":    {"kubeadm", "v1.33.5", func(h *host) { h.put("var/lib/kubelet/config.yaml", on) }, []string{always, upgrade}},
 		"1.34":                  {"kubeadm", "v1.34.2", nil, []string{shared}},
 		"1.34 with the gate":    {"kubeadm", "v1.34.2", func(h *host) { h.put("var/lib/kubelet/config.yaml", on) }, nil},
 		"1.34, no YAML":         {"kubeadm", "v1.34.2", func(h *host) { h.put("var/lib/kubelet/config.yaml", "{") }, []string{shared}},
