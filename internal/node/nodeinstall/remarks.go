@@ -119,10 +119,14 @@ func (p profile) containerdFile(tree *hostfs.Tree) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	for i, word := range c.start {
+	words, _, err := c.words("")
+	if err != nil {
+		return "", err
+	}
+	for i, word := range words {
 		name, value, found := strings.Cut(word, "=")
-		if !found && i+1 < len(c.start) {
-			value = c.start[i+1]
+		if !found && i+1 < len(words) {
+			value = words[i+1]
 		}
 		if name != "--config" && name != "-c" {
 			continue

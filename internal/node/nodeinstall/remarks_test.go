@@ -176,8 +176,8 @@ func TestConfigurationOfContainerd(t *testing.T) {
 			h.put(unit, "[Service]\nExecStart=/usr/bin/containerd --config /srv/containerd.toml\n")
 			h.put("srv/containerd.toml", "version = 3\n"+registry+"config_path = '/b'\n")
 		}, "/b"},
-		"a file that the unit names, shortly": {func(h *host) {
-			h.put(unit, "[Service]\nExecStart=/usr/bin/containerd -c=/srv/containerd.toml\n")
+		"a file that a variable of the unit names": {func(h *host) {
+			h.put(unit, "[Service]\nEnvironment=OPTIONS=-c=/srv/containerd.toml\nExecStart=/usr/bin/containerd $OPTIONS\n")
 		}, "config_path is in none of /srv/containerd.toml,"},
 		"a unit that names no file": {func(h *host) {
 			h.put(unit, "[Service]\nExecStart=/usr/bin/containerd --log-level debug\n")
@@ -185,6 +185,10 @@ func TestConfigurationOfContainerd(t *testing.T) {
 		"a file that the unit names by a path that is relative": {func(h *host) {
 			h.put(unit, "[Service]\nExecStart=/usr/bin/containerd --config containerd.toml\n")
 		}, "is not an absolute path"},
+		"a variable that cannot be read": {func(h *host) {
+			h.put(unit, "[Service]\nEnvironmentFile=/etc/default/containerd\nExecStart=/usr/bin/containerd $OPTIONS\n")
+			h.link("etc/default/containerd", "containerd")
+		}, "too many symbolic links"},
 		"a unit that cannot be read": {func(h *host) { testkit.Mkdir(h.t, filepath.Join(h.dir, unit)) }, "not a regular file"},
 		"no TOML":                    {func(h *host) { h.put("etc/containerd/config.toml", "version") }, "the configuration of containerd: /etc/containerd/config.toml: containerd would not start with it"},
 	} {
