@@ -85,6 +85,10 @@ func process(stat []byte) string {
 
 // RestartUnit restarts a unit, and returns when it was started.
 func (s Systemd) RestartUnit(ctx context.Context, unit string) error {
+	// systemd refuses to start a unit that has ended five times within ten seconds, unless the unit has
+	// other limits (StartLimitIntervalSec=). A kubelet would then stay down after a roll-back. A failure
+	// is that of the restart, too.
+	_, _ = s.run(ctx, "systemctl", "reset-failed", unit)
 	_, err := s.run(ctx, "systemctl", "restart", unit)
 	return err
 }
