@@ -85,9 +85,11 @@ func process(stat []byte) string {
 
 // RestartUnit restarts a unit, and returns when it was started.
 func (s Systemd) RestartUnit(ctx context.Context, unit string) error {
-	// systemd refuses to start a unit that has ended five times within ten seconds, unless the unit has
-	// other limits (StartLimitIntervalSec=). A kubelet would then stay down after a roll-back. A failure
-	// is that of the restart, too.
+	// The plan judges the unit and its drop-ins as they are on the disk, but systemd would start the unit
+	// as it last read them. Nor would it start a unit that has ended five times within ten seconds,
+	// unless the unit has other limits (StartLimitIntervalSec=): the kubelet would stay down after a
+	// roll-back. If one of these fails, the restart decides.
+	_, _ = s.run(ctx, "systemctl", "daemon-reload")
 	_, _ = s.run(ctx, "systemctl", "reset-failed", unit)
 	_, err := s.run(ctx, "systemctl", "restart", unit)
 	return err

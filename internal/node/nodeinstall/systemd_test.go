@@ -51,11 +51,13 @@ func TestSystemd(t *testing.T) {
 
 	s, run = commands(h, "/", nil)
 	testkit.Must(t, s.RestartUnit(t.Context(), "kubelet.service"))
-	// A unit that has ended too often is started all the same.
-	if command := (*run)[0]; !slices.Equal(command.Args, []string{"/usr/bin/systemctl", "reset-failed", "kubelet.service"}) {
-		t.Errorf("%q", command.Args)
+	// The drop-ins of the disk count, and a unit that has ended too often is started all the same.
+	for i, want := range [][]string{{"/usr/bin/systemctl", "daemon-reload"}, {"/usr/bin/systemctl", "reset-failed", "kubelet.service"}} {
+		if !slices.Equal((*run)[i].Args, want) {
+			t.Errorf("%q, want %q", (*run)[i].Args, want)
+		}
 	}
-	if command := (*run)[1]; !slices.Equal(command.Args, []string{"/usr/bin/systemctl", "restart", "kubelet.service"}) || command.SysProcAttr != nil {
+	if command := (*run)[2]; !slices.Equal(command.Args, []string{"/usr/bin/systemctl", "restart", "kubelet.service"}) || command.SysProcAttr != nil {
 		t.Errorf("%q in %+v", command.Args, command.SysProcAttr)
 	}
 
@@ -72,7 +74,7 @@ func TestHostKubelet(t *testing.T) {
 		h.apply(desired("v1.36.2"))
 		s, run := commands(h, "/", nil)
 		testkit.Must(t, (&HostKubelet{Systemd: s}).Restart(t.Context()))
-		if args := (*run)[0].Args; args[2] != "k3s-agent.service" {
+		if args := (*run)[2].Args; args[2] != "k3s-agent.service" {
 			t.Errorf("%q", args)
 		}
 	})
