@@ -19,6 +19,10 @@ import (
 // showLimit is the time limit for systemd to return the state of a unit.
 const showLimit = 30 * time.Second
 
+// stopped is the ActiveState of a unit that was told to stop. One that ends with an error is failed, or
+// activating.
+const stopped = "inactive"
+
 // watchUnit is the unit that runs the watcher. While it runs, systemd starts no second one.
 const watchUnit = "pullpass-node-install"
 
@@ -98,7 +102,7 @@ func (s Systemd) RestartUnit(ctx context.Context, unit string) error {
 // Restarts returns how often systemd has restarted a unit that had ended by itself, and the unit's
 // ActiveState.
 func (s Systemd) Restarts(ctx context.Context, unit string) (times int, state string, err error) {
-	out, err := s.run(ctx, "systemctl", "show", "--property=NRestarts,ActiveState", unit)
+	out, err := s.run(ctx, "systemctl", "show", "--property=NRestarts,ActiveState,Result", unit)
 	if err != nil {
 		return 0, "", err
 	}
@@ -107,8 +111,11 @@ func (s Systemd) Restarts(ctx context.Context, unit string) (times int, state st
 		key, value, _ := strings.Cut(strings.TrimSpace(line), "=")
 		values[key] = value
 	}
+	if state = values["ActiveState"]; state == "deactivating" && values["Result"] == "success" {
+		state = stopped // soon: it has not ended by itself
+	}
 	times, err = strconv.Atoi(values["NRestarts"])
-	return times, values["ActiveState"], err
+	return times, state, err
 }
 
 func (s Systemd) run(ctx context.Context, name string, args ...string) (string, error) {
@@ -171,7 +178,7 @@ func (k *HostKubelet) Restart(ctx context.Context) error {
 		_, state, showErr := k.Systemd.Restarts(ctx, k.unit)
 		switch {
 		case showErr != nil || state == "active":
-		case isStopped(state):
+		case state == stopped:
 			err = fmt.Errorf("%w: %s is %s: %w", ErrStopped, k.unit, state, err)
 		default:
 			err = fmt.Errorf("%w: %s is %s: %w", ErrUnhealthy, k.unit, state, err)
@@ -185,15 +192,11 @@ func (k *HostKubelet) Restart(ctx context.Context) error {
 	return err
 }
 
-// isStopped reports whether a unit was told to stop. One that ends with an error is failed, or
-// activating.
-func isStopped(state string) bool { return state == "inactive" || state == "deactivating" }
-
 func (k *HostKubelet) Ended(ctx context.Context) (int, error) {
 	restarts, state, err := k.Systemd.Restarts(ctx, k.unit)
 	switch {
 	case err != nil:
-	case isStopped(state):
+	case state == stopped:
 		err = fmt.Errorf("%w: %s is %s", ErrStopped, k.unit, state)
 	case state == "failed":
 		err = fmt.Errorf("%w: %s has ended, and systemd does not start it again", ErrUnhealthy, k.unit)

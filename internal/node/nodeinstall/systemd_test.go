@@ -94,7 +94,8 @@ func TestARestartThatFails(t *testing.T) {
 		"it has ended":        {failure: &exec.ExitError{}, state: "failed", isUnhealthy: true},
 		"it is started again": {failure: &exec.ExitError{}, state: "activating", isUnhealthy: true},
 		"it was stopped":      {failure: &exec.ExitError{}, state: "inactive"},
-		"it is being stopped": {failure: &exec.ExitError{}, state: "deactivating"},
+		"it is being stopped": {failure: &exec.ExitError{}, state: "deactivating\nResult=success"},
+		"it is ending":        {failure: &exec.ExitError{}, state: "deactivating\nResult=exit-code", isUnhealthy: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			onHost(t, "eks", func(t *testing.T, h *host) {
@@ -149,7 +150,7 @@ func TestEnded(t *testing.T) {
 		s, _ := commands(h, "/", nil)
 		answer := "NRestarts=17\nActiveState=active\n"
 		s.Run = func(c *exec.Cmd) ([]byte, error) {
-			if want := []string{"/usr/bin/systemctl", "show", "--property=NRestarts,ActiveState", "kubelet.service"}; c.Args[1] == "show" && !slices.Equal(c.Args, want) {
+			if want := []string{"/usr/bin/systemctl", "show", "--property=NRestarts,ActiveState,Result", "kubelet.service"}; c.Args[1] == "show" && !slices.Equal(c.Args, want) {
 				t.Errorf("%q", c.Args)
 			}
 			return []byte(answer), nil
@@ -165,7 +166,8 @@ func TestEnded(t *testing.T) {
 			{"ActiveState=activating\nNRestarts=20\n", "systemd starts it again", 3, false},
 			{"NRestarts=17\nActiveState=failed\n", "kubelet.service has ended, and systemd does not start it again", 0, true},
 			{"NRestarts=17\nActiveState=inactive\n", "another program has stopped the kubelet; start it: kubelet.service is inactive", 0, false},
-			{"NRestarts=0\nActiveState=deactivating\n", "another program has stopped the kubelet; start it: kubelet.service is deactivating", -17, false},
+			{"NRestarts=0\nActiveState=deactivating\nResult=success\n", "another program has stopped the kubelet; start it: kubelet.service is inactive", -17, false},
+			{"NRestarts=18\nActiveState=deactivating\nResult=exit-code\n", "<nil>", 1, false},
 			{"ActiveState=active\n", "invalid syntax", -17, false},
 			{"ActiveState=failed\n", "invalid syntax", -17, false},
 		} {
