@@ -88,7 +88,7 @@ func (c *Cluster) newPolicyObjects(wanted PolicyObjects) *policyObjects {
 		policies := c.newPolicyResource(policiesResource, policy.Kind, wanted.Status, 0, func(_, name string, spec any) policySpec {
 			return policySpec{policy: policy.ParseObject(name, spec)}
 		})
-		policies.changed = o.compile
+		policies.changed, policies.denies = o.compile, true
 		o.watched = append(o.watched, policies)
 	}
 	if wanted.Requests {
@@ -248,7 +248,8 @@ func (n *namespaceRequests) of(account string) *policy.Requests {
 }
 
 // of returns the content of the objects about an existing ServiceAccount. It is an error while they
-// are being listed for the first time. If they cannot be listed, the result is empty.
+// are being listed for the first time, and while the list of AccessPolicies, which may have denials,
+// fails. If there are none for the proxy, the result is empty.
 func (o *policyObjects) of(namespace, account string) (policy.Objects, error) {
 	if o == nil {
 		return policy.Objects{}, nil
@@ -257,7 +258,7 @@ func (o *policyObjects) of(namespace, account string) (policy.Objects, error) {
 	for _, r := range o.watched {
 		status := r.status()
 		switch {
-		case !status.Synced && status.LastFailure == "":
+		case !status.Synced && (status.LastFailure == "" || !status.Optional):
 			return policy.Objects{}, fmt.Errorf("%s are not listed yet", r.name)
 		case status.Synced && o.now().Sub(status.HeardAt) > MaxPolicyAge:
 			said.Policies = said.Policies.Denials()

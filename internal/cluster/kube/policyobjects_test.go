@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"sync/atomic"
@@ -247,6 +248,52 @@ func TestObjectsThatCannotBeListed(t *testing.T) {
 		time.Sleep(time.Minute)
 		if got := gets(t, c, webPod(), "team-a/web"); got != "[ceiling]" {
 			t.Errorf("later: %s", got)
+		}
+	})
+}
+
+// Denials count from the first answer on. A failure at the start says nothing about them, unless the
+// API server says that there are none, or that the proxy may not know them.
+func TestDenialsBeforeTheyAreListed(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
+		s := newAPIServer(team()...)
+		s.Put("accesspolicies", accessPolicy("p", "uid-p", "objects/**", "bare"))
+		fail := func(with http.HandlerFunc) {
+			for _, verb := range []string{"list", "watch"} {
+				s.Fail(verb+" accesspolicies", with)
+			}
+			time.Sleep(time.Minute)
+		}
+		bare := identity("one", "bare", "web", "uid-bare")
+		unavailable := kubetest.Status(http.StatusServiceUnavailable, "ServiceUnavailable", "not yet")
+		for name, test := range map[string]struct {
+			first http.HandlerFunc
+			want  string
+		}{
+			"a failure":     {unavailable, "error: cluster one: accesspolicies are not listed yet"},
+			"no CRD":        {kubetest.Status(http.StatusNotFound, "NotFound", "no such resource"), "[file]"},
+			"no permission": {kubetest.Status(http.StatusForbidden, "Forbidden", "no"), "[file]"},
+		} {
+			c := newTestCluster(t, s, ClusterConfig{Objects: bothObjects})
+			ctx, stop := context.WithCancel(t.Context())
+			go c.Run(ctx)
+			fail(test.first)
+			for _, when := range []string{"at first", "later"} {
+				if got := gets(t, c, bare, "public/x"); got != test.want {
+					t.Errorf("%s, %s: %s, want %s", name, when, got, test.want)
+				}
+				for _, r := range c.Status().Resources {
+					if r.Resource == policiesResource && r.Optional != (test.want == "[file]") {
+						t.Errorf("%s, %s: %+v", name, when, r)
+					}
+				}
+				fail(unavailable) // what was said before still holds
+			}
+			fail(nil)
+			if got := gets(t, c, bare, "public/x"); got != "denied by p/d" {
+				t.Errorf("%s, then listed: %s", name, got)
+			}
+			stop()
 		}
 	})
 }

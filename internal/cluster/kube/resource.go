@@ -64,6 +64,10 @@ type resource struct {
 	optional bool
 	// slim keeps uids instead of objects.
 	slim bool
+	// denies means that objects can refuse what would be granted without them. Until they are listed,
+	// only the API server's word that there are none, or that the proxy may not list them, lets the
+	// cluster serve.
+	denies bool
 
 	synced chan struct{} // closed when everything was listed once
 
@@ -74,6 +78,7 @@ type resource struct {
 	missing   fair.Queue[*claim] // within the budget again after their data was dropped
 	streaming bool               // the current list is a stream
 	failure   string             // of the latest list or watch; empty: none
+	lacking   bool               // the API server has said that it has no such resource, or none for the proxy
 	heard     time.Time          // of the last message of the API server about it
 
 	refill chan struct{} // holds one element when something is missing
@@ -160,6 +165,7 @@ func (r *resource) failed(ctx context.Context, verb string, err error) {
 	r.mu.Lock()
 	changed := r.failure != message
 	r.failure = message
+	r.lacking = r.lacking || apierrors.IsNotFound(err) || apierrors.IsForbidden(err)
 	r.mu.Unlock()
 	if changed {
 		r.log.Warn("cannot "+verb+" objects; what was known last is used, and the rest is asked for one by one", "resource", r.name, "error", message)
@@ -179,7 +185,7 @@ func (r *resource) recovered() {
 func (r *resource) status() ResourceStatus {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	return ResourceStatus{Resource: r.name, Optional: r.optional, Synced: r.objects != nil, Objects: len(r.objects) + len(r.uids), HeardAt: r.heard, LastFailure: r.failure}
+	return ResourceStatus{Resource: r.name, Optional: r.optional && (r.lacking || !r.denies), Synced: r.objects != nil, Objects: len(r.objects) + len(r.uids), HeardAt: r.heard, LastFailure: r.failure}
 }
 
 // cause returns why ctx ended before the objects were listed.
