@@ -21,7 +21,7 @@ func (e *Event) request(req registryauth.Request) {
 	e.ClientID = req.ClientID
 	e.Account = req.Account
 	e.Requested, e.Omitted = policy.ScopeStrings(req.Scopes), req.Omitted
-	for _, m := range req.Malformed {
+	for _, m := range req.Malformed[:min(len(req.Malformed), policy.MaxScopesTold)] { // quoted, a text is five times as long
 		e.Requested = append(e.Requested, m.Text)
 	}
 }
@@ -97,7 +97,7 @@ func (e *Event) refuse(o outcome) {
 	e.Status, e.Result, e.Reason = o.class.Status(), ResultOf(o.class), string(o.reason)
 	e.Message = cmp.Or(o.operator, o.message)
 	e.Granted, e.IssuedID = nil, ""
-	if o.class == refusal.Limited {
+	if o.class == refusal.Limited || provesNothing(o.class) {
 		e.Requested = e.Requested[:min(len(e.Requested), policy.MaxScopesTold)]
 	}
 }

@@ -122,13 +122,15 @@ func TestPartsOfEvents(t *testing.T) {
 		t.Error("push credentials are not known by their prefix")
 	}
 	e := Event{Requested: make([]string, 100)}
-	e.refuse(classify(errMethod, ""))
+	e.refuse(classify(&RevokedError{}, ""))
 	if len(e.Requested) != 100 {
 		t.Errorf("%d scopes of a refused request", len(e.Requested))
 	}
-	e.refuse(classify(&LimitError{reason: refusal.LimitedAddress}, ""))
-	if len(e.Requested) >= 100 {
-		t.Errorf("%d scopes of a limited request", len(e.Requested))
+	for _, err := range []error{&LimitError{reason: refusal.LimitedAddress}, &oidc.Error{Reason: refusal.TokenSignature}} {
+		e := e
+		if e.refuse(classify(err, "")); len(e.Requested) != policy.MaxScopesTold {
+			t.Errorf("%v: %d scopes", err, len(e.Requested))
+		}
 	}
 }
 

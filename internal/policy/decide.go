@@ -138,8 +138,9 @@ func (e *evaluation) applies(r *rule, a *subjects.Asker, trace *Trace) bool {
 const maxSteps = 1 << 15
 
 // MaxScopesTold is the number of scopes for which a decision explains a missing grant. It is also
-// the number of scopes in the event of a request that a limit refused. A pull asks for one or two.
-// Neither the work nor a line of the audit log may be many times that of a pull.
+// the number of scopes in the event of a request that a limit or its credential refused, and of
+// malformed ones in any event. A pull asks for one or two. Neither the work nor a line of the audit
+// log may be many times that of a pull.
 const MaxScopesTold = 8
 
 const (
