@@ -114,18 +114,25 @@ func (h *Handler) stream(cancel context.CancelCauseFunc, q *request, status int,
 // errClient says that a client's connection has ended or stalled.
 var errClient = errors.New("the client does not take the answer")
 
-// link rewrites the address of a list's next page to the same list at the gateway.
+// link rewrites the address of a list's next page to the same list at the gateway. The page is
+// requested with the upstream's credential, so it must be the upstream's own page of this list, also
+// where the list itself came from a redirect.
 func (h *Handler) link(q *request, asked *url.URL, header http.Header) (string, error) {
-	value := header.Get("Link")
-	if q.target.kind != kindTags && q.target.kind != kindReferrers {
+	value, t := header.Get("Link"), &q.target
+	if t.kind != kindTags && t.kind != kindReferrers {
 		return "", nil
 	}
 	address, parameters, _ := strings.Cut(strings.TrimPrefix(value, "<"), ">")
 	if !strings.HasPrefix(value, "<") || !strings.Contains(parameters, "next") {
 		return "", nil
 	}
+	list := "/tags/list"
+	if t.kind == kindReferrers {
+		list = "/referrers/" + t.reference
+	}
 	next, err := asked.Parse(address)
-	if err != nil || next.Scheme != asked.Scheme || next.Host != asked.Host || next.User != nil || next.Path != asked.Path {
+	base := q.upstream.Client.Base()
+	if err != nil || next.Scheme != base.Scheme || next.Host != base.Host || next.User != nil || next.Path != "/v2/"+t.repository+list {
 		return "", h.invalid(q, http.StatusOK, "its list goes on at an address that is not that of the list")
 	}
 	values, err := url.ParseQuery(next.RawQuery)
@@ -142,9 +149,5 @@ func (h *Handler) link(q *request, asked *url.URL, header http.Header) (string, 
 			break
 		}
 	}
-	path := "/v2/" + q.target.name + "/tags/list"
-	if q.target.kind == kindReferrers {
-		path = "/v2/" + q.target.name + "/referrers/" + q.target.reference
-	}
-	return "<" + path + "?" + values.Encode() + `>; rel="next"`, nil
+	return "</v2/" + t.name + list + "?" + values.Encode() + `>; rel="next"`, nil
 }

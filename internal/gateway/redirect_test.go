@@ -211,3 +211,56 @@ func TestSentBodiesAreNotSentAgain(t *testing.T) {
 		t.Errorf("it was sent %d times", n)
 	}
 }
+
+// A list that came from a redirect goes on at the upstream, where the gateway's credential is used.
+// The storage must not choose the address there.
+func TestRedirectedListsGoOnAtTheUpstream(t *testing.T) {
+	t.Parallel()
+	registry, storage := registrytest.NewRegistry(t, ""), registrytest.NewRegistry(t, "")
+	r := newRig(t, upstreamSettings{name: "ghcr.io", to: registry, change: func(c *upstream.Config, g *gateway.Upstream) {
+		g.Follow, c.RedirectHosts, c.CAFile = true, []string{"localhost"}, bothCAs(t, registry, storage)
+	}})
+	own := "/v2/acme/app/referrers/" + registrytest.DigestOf(nil)
+	const other = "/v2/acme/secret/manifests/latest"
+	elsewhere := strings.Replace(storage.URL, "127.0.0.1", "localhost", 1)
+	for _, test := range []struct {
+		to, next string
+		isGood   bool
+	}{
+		{elsewhere + other, other + "?page=2", false},
+		{elsewhere + own, own + "?page=2", false},
+		{registry.URL + other, other + "?page=2", false},
+		{elsewhere + other, registry.URL + own + "?page=2", true},
+	} {
+		registry.Answer(func(w http.ResponseWriter, q *http.Request) bool {
+			switch {
+			case q.URL.Path == own && q.URL.RawQuery == "":
+				http.Redirect(w, q, test.to, http.StatusTemporaryRedirect)
+			case q.URL.Path == own:
+				_, _ = io.WriteString(w, "the second page")
+			case q.URL.Path == other && q.URL.RawQuery == "":
+				w.Header().Set("Link", "<"+test.next+`>; rel="next"`)
+			case q.URL.Path == other:
+				t.Errorf("%v: another repository was read", test)
+			default:
+				return false
+			}
+			return true
+		})
+		storage.Answer(func(w http.ResponseWriter, _ *http.Request) bool {
+			w.Header().Set("Link", "<"+test.next+`>; rel="next"`)
+			return true
+		})
+		got := r.pull("/v2/ghcr.io"+strings.TrimPrefix(own, "/v2"), "ghcr.io/acme/app")
+		if !test.isGood {
+			if e := r.one(); got.status != 502 || e.Reason != "upstream_invalid" {
+				t.Errorf("%v: %d %s", test, got.status, shown(e))
+			}
+			continue
+		}
+		path, _, _ := strings.Cut(strings.TrimPrefix(got.header.Get("Link"), "<"), ">")
+		if got = r.pull(path, "ghcr.io/acme/app"); got.body != "the second page" {
+			t.Errorf("%v: %d %s", test, got.status, got.body)
+		}
+	}
+}
