@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/pullpass/pullpass/internal/base/redact"
 	"github.com/pullpass/pullpass/internal/base/term"
@@ -89,8 +90,9 @@ func (f *failure) Error() string { return f.text }
 func (f *failure) Unwrap() error { return f.cause }
 
 // Failure returns an error with a loggable text of err: one line, bounded, and without the given
-// secrets or others that look like tokens. It keeps only causes of package context. Other causes
-// could print secrets.
+// secrets or others that look like tokens. A service writes a part of it, so it has no character
+// that a terminal could act on. It keeps only causes of package context. Other causes could print
+// secrets.
 func Failure(err error, secrets ...registryauth.Secret) error {
 	known := make([]string, len(secrets))
 	for i, secret := range secrets {
@@ -99,7 +101,7 @@ func Failure(err error, secrets ...registryauth.Secret) error {
 	text := err.Error()
 	text = text[:min(len(text), maxReadBytes)]
 	// The abbreviation below removes a partial token at the cut.
-	text = redact.Known(known...).Message(strings.Join(strings.Fields(strings.ToValidUTF8(text, "?")), " "))
+	text = redact.Known(known...).Message(strings.Map(printable, strings.Join(strings.Fields(strings.ToValidUTF8(text, "?")), " ")))
 	told := &failure{text: term.Abbreviate(text, maxToldBytes)}
 	for _, cause := range []error{context.Canceled, context.DeadlineExceeded} {
 		if errors.Is(err, cause) {
@@ -107,6 +109,13 @@ func Failure(err error, secrets ...registryauth.Secret) error {
 		}
 	}
 	return told
+}
+
+func printable(r rune) rune {
+	if unicode.IsPrint(r) {
+		return r
+	}
+	return '?'
 }
 
 // assumed is the lifetime of a login without an expiry. The known services that leave it out issue

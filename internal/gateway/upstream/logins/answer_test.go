@@ -64,7 +64,7 @@ func TestWhatIsNoAnswer(t *testing.T) {
 		{"what repeats a secret", write(400, `{"message": "bad `+secret+` here"}`), "bad [looks like a token, 26 bytes] here"},
 		{"what repeats a piece of it", write(400, `{"message": "bad `+secret[3:20]+`"}`), "bad [looks like"},
 		{"what repeats a token", write(400, `{"message": "bad `+token+`"}`), "bad [looks like"},
-		{"several lines", write(400, `{"message": "one\r\ntwo\u001b[1m"}`), "one two"},
+		{"several lines", write(400, `{"message": "one\r\ntwo\u001b[1m \u202eü"}`), "one two?[1m ?ü"},
 		{"a long text", write(400, `{"message": "`+strings.Repeat("a ", 4000)+`"}`), "..."},
 		{"rubbish", write(200, "{"+secret), "not the JSON that it should be"},
 		{"another type", write(200, `{"a": {"`+secret+`": 1}}`), "not the JSON that it should be"},
