@@ -15,8 +15,8 @@ import (
 
 // mayLead reports whether the keys in a token's header are worth a verification. distribution's code
 // verifies signatures with every key in the header before it knows whether one is trusted, and a
-// client can choose keys that take a second. So trusted keys must lead to the first certificate,
-// and the chain must be short. Pullpass's tokens have no jwk.
+// client can choose keys that take a second. So trusted keys must lead to every certificate, and the
+// chain must be short. Pullpass's tokens have no jwk.
 func (t *trust) mayLead(raw string) bool {
 	part, _, _ := strings.Cut(raw, ".")
 	plain, err := base64.RawURLEncoding.DecodeString(part)
@@ -36,8 +36,10 @@ func (t *trust) mayLead(raw string) bool {
 	return len(chain) == 0 || t.vouchesFor(chain)
 }
 
-// vouchesFor reports whether a root leads to the first certificate of a chain, in whatever order the
-// others are. It begins with the roots, so that only trusted keys verify.
+// vouchesFor reports whether roots lead to all certificates of a chain, in whatever order they are.
+// It begins with the roots, so that only trusted keys verify. One certificate that leads elsewhere is
+// too many: its key, too, would be tried on the first certificate, which everybody knows who ever had
+// a token.
 func (t *trust) vouchesFor(chain []*x509.Certificate) bool {
 	trusted := slices.Clone(t.certificates)
 	for grows := true; grows; {
@@ -50,5 +52,5 @@ func (t *trust) vouchesFor(chain []*x509.Certificate) bool {
 			}
 		}
 	}
-	return slices.ContainsFunc(trusted, chain[0].Equal)
+	return !slices.ContainsFunc(chain, func(cert *x509.Certificate) bool { return !slices.ContainsFunc(trusted, cert.Equal) })
 }
