@@ -279,8 +279,9 @@ func TestRevocationsOfPushes(t *testing.T) {
 // A list goes on at the same list of the gateway, or not at all.
 func TestNextPages(t *testing.T) {
 	t.Parallel()
-	tags, referrers := target{kind: kindTags, upstream: "ghcr.io", name: "ghcr.io/a"}, target{kind: kindReferrers, upstream: "ghcr.io", name: "ghcr.io/a", reference: "sha256:0"}
+	tags, referrers := target{kind: kindTags, upstream: "ghcr.io", repository: "a", name: "ghcr.io/a"}, target{kind: kindReferrers, upstream: "ghcr.io", repository: "a", name: "ghcr.io/a", reference: "sha256:0"}
 	const isInvalid = "invalid"
+	registry := Upstream{Client: testkit.Value(upstream.New(upstream.Config{Name: "ghcr.io", URL: "https://r.example"}))(t)}
 	for _, test := range []struct {
 		target      target
 		asked, link string
@@ -302,7 +303,7 @@ func TestNextPages(t *testing.T) {
 	} {
 		asked, err := url.Parse("https://r.example" + test.asked)
 		testkit.Must(t, err)
-		got, err := (&Handler{}).link(&request{target: test.target}, asked, http.Header{"Link": {test.link}})
+		got, err := (&Handler{}).link(&request{target: test.target, upstream: registry}, asked, http.Header{"Link": {test.link}})
 		if e, ok := errors.AsType[*upstream.Error](err); ok && e.Reason == refusal.UpstreamInvalid {
 			got = isInvalid
 		}
