@@ -167,7 +167,7 @@ func (*rig) forward(to *httptest.Server, port string) http.HandlerFunc {
 			case stream.Headers().Get(corev1.StreamType) == corev1.StreamTypeError:
 				faults = stream
 			case stream.Headers().Get(corev1.PortHeader) != port:
-				io.WriteString(faults, "connection refused: port "+stream.Headers().Get(corev1.PortHeader))
+				io.WriteString(faults, "connection \x1b[1mrefused: port "+stream.Headers().Get(corev1.PortHeader))
 				faults.Close()
 				stream.Close()
 			default:
@@ -314,7 +314,7 @@ func TestWhyCannotAnswer(t *testing.T) {
 	r.Fail("create pods/portforward", r.forward(httptest.NewServer(http.NotFoundHandler()), "9191"))
 	r.expect(t, 1, "why web-0 -n team-a", "RepositoryAccess: the cluster has no RepositoryAccess objects", "explanation: the console of Pullpass is off, or too old")
 	r.Fail("create pods/portforward", r.forward(nil, "1"))
-	r.expect(t, 1, "why web-0 -n team-a", "explanation: pod pullpass-1 of namespace pullpass: the port-forward: connection refused: port 9191")
+	r.expect(t, 1, "why web-0 -n team-a", "explanation: pod pullpass-1 of namespace pullpass: the port-forward: connection ?[1mrefused: port 9191")
 	r.Fail("get pods", forbidden)
 	r.expect(t, 2, "why web-0 -n team-a", "you may not get pods in namespace team-a; ", "auth can-i get pods -n team-a")
 }

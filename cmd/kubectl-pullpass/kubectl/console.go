@@ -145,7 +145,7 @@ func portOf(pod *corev1.Pod) int32 {
 }
 
 // plain removes characters that a terminal could act on. Another program could answer in the place
-// of Pullpass.
+// of Pullpass, and a kubelet could be in the hands of others.
 func plain(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r == '\n' || ' ' <= r && r <= '~' {
