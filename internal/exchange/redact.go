@@ -70,7 +70,7 @@ func RedactSpan(span trace.Span, r *http.Request, secrets *redact.Secrets) {
 	if !span.IsRecording() {
 		return
 	}
-	for _, noted := range [...]struct{ name, value string }{{"user_agent.original", r.UserAgent()}, {"server.address", r.Host}} {
+	for _, noted := range [...]struct{ name, value string }{{"user_agent.original", r.UserAgent()}, {"server.address", r.Host}, {"url.path", r.URL.Path}} {
 		if clean := secrets.Text(noted.value); clean != noted.value {
 			span.SetAttributes(attribute.String(noted.name, clean))
 		}

@@ -421,9 +421,9 @@ func (h *Handler) finish(q *request) {
 		q.silent = false
 		h.refuse(q, internalError(q))
 	}
+	conceal(q.event, q.http) // a silent request has a span, too
 	if !q.silent {
 		q.event.Latency = h.Now().Sub(q.event.Time).Seconds()
-		conceal(q.event, q.http)
 		h.Recorder.Record(q.event)
 	}
 	if q.broken {

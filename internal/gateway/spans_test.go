@@ -73,6 +73,32 @@ func TestSpansOfUpstreams(t *testing.T) {
 	}
 }
 
+// A span holds no credential that a client put into its address or its name, also if the request has
+// no event.
+func TestSpansOfClients(t *testing.T) {
+	t.Parallel()
+	_, r := newGHCR(t)
+	token := r.token("web", "repository:ghcr.io/acme/app:pull")
+	for _, path := range []string{"/v2/", "/v2/ghcr.io/acme/app/manifests/v1", "/v2/" + token + "/manifests/v1", "/v2/ghcr.io/acme/app/manifests/" + token[:100]} {
+		for _, authorization := range []string{"", "Bearer " + token} {
+			recorder := tracetest.NewSpanRecorder()
+			ctx, root := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(recorder)).Tracer("test").Start(t.Context(), "request")
+			request := httptest.NewRequest(http.MethodGet, path, nil).WithContext(ctx)
+			request.Header.Set("User-Agent", token)
+			if authorization != "" {
+				request.Header.Set("Authorization", authorization)
+			}
+			// As the middleware does, before the handler.
+			root.SetAttributes(attribute.String("user_agent.original", request.UserAgent()), attribute.String("url.path", request.URL.Path))
+			r.handler().ServeHTTP(httptest.NewRecorder(), request)
+			root.End()
+			for _, span := range recorder.Ended() {
+				testkit.ExpectNoPiece(t, "a span of "+path+", "+authorization, fmt.Sprint(span.Name(), span.Attributes()), token)
+			}
+		}
+	}
+}
+
 // A request without a response is a span that failed. Without a trace, there is no span.
 func TestSpansOfUpstreamsThatAreDown(t *testing.T) {
 	t.Parallel()
