@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -76,7 +77,8 @@ func appendDocuments(out *bytes.Buffer, next []byte) {
 	out.Write(next)
 }
 
-// replaceFile replaces the content of a file in one step. A symbolic link remains.
+// replaceFile replaces the content of a file in one step. A symbolic link remains, and so do its mode
+// and its owners: a file that root converted must stay readable for the user of pullpass serve.
 func replaceFile(name string, content []byte) error {
 	info, err := os.Stat(name)
 	if err != nil {
@@ -94,6 +96,9 @@ func replaceFile(name string, content []byte) error {
 		return err
 	}
 	_, err = f.Write(content)
+	if owner, ok := info.Sys().(*syscall.Stat_t); ok {
+		err = errors.Join(err, f.Chown(int(owner.Uid), int(owner.Gid)))
+	}
 	if err = errors.Join(err, f.Chmod(info.Mode().Perm()), f.Sync(), f.Close()); err == nil {
 		err = os.Rename(f.Name(), target)
 	}
