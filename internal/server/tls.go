@@ -21,6 +21,15 @@ import (
 
 const maxTLSFileBytes = 1 << 20
 
+// Bounds of the certificates that a client presents. Those of kubelets and their CAs have one to two
+// KiB each, and no alternative names.
+const (
+	maxPresentedBytes = 8 << 10
+	maxPresentedNames = 16
+)
+
+var errPresented = fmt.Errorf("more than %d client certificates, %d KiB of them, or %d alternative names", nodeproof.MaxPresented, maxPresentedBytes>>10, maxPresentedNames)
+
 // classicCurves are Go's own except X25519MLKEM768. Go prefers X25519 among the others, and clients
 // under FIPS 140 use the NIST curves. Traffic of the token endpoint is worthless once its tokens
 // have expired. So a recording, decrypted by a quantum computer in the future, gives no access.
@@ -174,8 +183,10 @@ func openTLS(cfg *config.Config, now time.Time) (*serverTLS, error) {
 		// A certificate is requested, but not verified here. A failed handshake would be a refusal
 		// without an audit line, even in a cluster whose proof is in audit mode. A resumed session
 		// would be checked with the CAs of its start. Instead, each request is checked with the CAs
-		// of its token's cluster. The handshake still proves that the client has the key.
+		// of its token's cluster. The handshake still proves that the client has the key, and that it
+		// presents no more than can lead to a CA.
 		config.ClientAuth = tls.RequestClientCert
+		config.VerifyConnection = checkPresented
 		config.ClientCAs = x509.NewCertPool() // sent to clients, which choose their certificate by it
 		for _, certs := range cas {
 			for _, cert := range certs {
@@ -196,6 +207,21 @@ func openTLS(cfg *config.Config, now time.Time) (*serverTLS, error) {
 		result.gateway.CurvePreferences = nil
 	}
 	return result, nil
+}
+
+// checkPresented refuses clients whose certificates would fill the memory. A connection keeps them as
+// long as it is open, parsed, when they are ten times as large, and URIs thirty times: the 256 KiB
+// that crypto/tls reads become 2.7 MiB.
+func checkPresented(connection tls.ConnectionState) error {
+	size, names := 0, 0
+	for _, cert := range connection.PeerCertificates {
+		size += len(cert.Raw)
+		names += len(cert.DNSNames) + len(cert.URIs) + len(cert.EmailAddresses) + len(cert.IPAddresses)
+	}
+	if len(connection.PeerCertificates) > nodeproof.MaxPresented || size > maxPresentedBytes || names > maxPresentedNames {
+		return errPresented
+	}
+	return nil
 }
 
 // readPair reads a certificate and its key.

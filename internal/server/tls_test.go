@@ -278,6 +278,25 @@ func TestTLSClientCertificates(t *testing.T) {
 	}
 }
 
+// Certificates that are more than a kubelet has do end the handshake: connections would keep them.
+func TestTLSBoundsClientCertificates(t *testing.T) {
+	t.Parallel()
+	nodes := pkitest.NewAuthority(t, "node CA")
+	rig := newTLSRig(t, nodes.Pem())
+	presented := nodes.Client(t, "system:node:a")
+	for len(presented.Certificate) < nodeproof.MaxPresented {
+		presented.Certificate = append(presented.Certificate, nodes.Certificate.Raw)
+	}
+	rig.expect(t, proxytest.With(presented), "first", "HTTP/1.1 system:node:a")
+	presented.Certificate = append(presented.Certificate, nodes.Certificate.Raw)
+	named := pkitest.NewCert(t, pkitest.ECKey(t), nodes.Cert, func(c *x509.Certificate) { c.DNSNames = slices.Repeat([]string{"a"}, maxPresentedNames+1) }).TLS()
+	for name, presented := range map[string]*tls.Certificate{"many": presented, "large": nodes.Client(t, strings.Repeat("a", maxPresentedBytes)), "named": &named} {
+		if _, seen, err := rig.get(t, proxytest.With(presented)); err == nil {
+			t.Errorf("%s certificates were accepted: %.40q", name, seen)
+		}
+	}
+}
+
 // Clients choose a certificate by the CAs that the server names, so the CAs of all clusters are
 // named. Without any, no certificate is requested.
 func TestTLSNamesTheClientCAs(t *testing.T) {

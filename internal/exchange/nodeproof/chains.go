@@ -45,11 +45,11 @@ func (c *CAs) other(chains [][]*x509.Certificate) (cluster string, found bool) {
 }
 
 const (
-	// maxPresented is how many certificates a caller may present. A kubelet presents one, and
+	// MaxPresented is how many certificates a caller may present. A kubelet presents one, and
 	// sometimes the intermediate CAs with it. Forged certificates with equal names and one key form
 	// chains in every order. With the most expensive keys that TLS allows, three cost 4 ms for each
 	// request, and five 26 ms.
-	maxPresented = 3
+	MaxPresented = 3
 
 	// ChainBytes is the maximum that Chains hold: enough for two clusters of the largest size that
 	// Kubernetes supports.
@@ -82,10 +82,10 @@ func NewChains() *Chains { return &Chains{lru.New[chainKey, validity](ChainBytes
 // cluster, Lead reports false and returns that cluster. Two clusters' CAs may have a common root,
 // with intermediates that are in no CA file. Only the caller that presents them reveals them.
 func (c *Chains) Lead(presented []*x509.Certificate, cas *CAs, now time.Time) (other string, ok bool) {
-	if len(presented) > maxPresented {
+	if len(presented) > MaxPresented {
 		return "", false
 	}
-	var hashes [maxPresented * sha256.Size]byte // hashes have a fixed length, so no two lists are equal
+	var hashes [MaxPresented * sha256.Size]byte // hashes have a fixed length, so no two lists are equal
 	all := hashes[:0]
 	for _, certificate := range presented {
 		hash := sha256.Sum256(certificate.Raw)
