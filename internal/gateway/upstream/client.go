@@ -33,6 +33,10 @@ const (
 	shortestHold = time.Second
 	longestHold  = time.Minute
 
+	// maxChainBytes bounds the certificates of a server: usual chains have 4 KiB, and those with
+	// hundreds of names 10.
+	maxChainBytes = 16 << 10
+
 	// maxIdle is the number of connections that stay open. A few nodes that pull an image with many
 	// layers begin about this number of streams at once.
 	maxIdle = 64
@@ -111,7 +115,10 @@ func New(c Config) (*Client, error) {
 		Proxy:       http.ProxyFromEnvironment,
 		DialContext: inRecords(&net.Dialer{Timeout: dialTimeout}),
 		// HTTP/1.1: slow blobs must not share the window of one connection.
-		TLSClientConfig:        &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots, NextProtos: []string{"http/1.1"}, ClientSessionCache: tls.NewLRUClientSessionCache(maxIdle)},
+		TLSClientConfig: &tls.Config{
+			MinVersion: tls.VersionTLS12, RootCAs: roots, NextProtos: []string{"http/1.1"}, ClientSessionCache: tls.NewLRUClientSessionCache(maxIdle),
+			VerifyConnection: checkChain,
+		},
 		TLSHandshakeTimeout:    dialTimeout,
 		IdleConnTimeout:        idleFor,
 		MaxIdleConnsPerHost:    maxIdle,
@@ -125,6 +132,21 @@ func New(c Config) (*Client, error) {
 	client.storage = newGuarded(transport, client.storageMayBePrivate)
 	client.tokens = newTokens(client, &realmTransport{client, newGuarded(transport, client.realmMayBePrivate)})
 	return client, nil
+}
+
+var errChain = fmt.Errorf("it presents more than %d KiB of certificates", maxChainBytes>>10)
+
+// checkChain refuses servers whose certificates would fill the memory. A connection keeps them as long
+// as it is open, parsed, when they are ten times as large. A valid chain can have any others beside it.
+func checkChain(connection tls.ConnectionState) error {
+	size := 0
+	for _, cert := range connection.PeerCertificates {
+		size += len(cert.Raw)
+	}
+	if size > maxChainBytes {
+		return errChain
+	}
+	return nil
 }
 
 // ReadCAs returns the CAs in a file, or nil for an empty name: the system's.

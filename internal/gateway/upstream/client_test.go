@@ -2,8 +2,12 @@ package upstream
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
+	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -11,6 +15,7 @@ import (
 	"time"
 
 	"github.com/pullpass/pullpass/internal/refusal"
+	"github.com/pullpass/pullpass/internal/test/pkitest"
 	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
@@ -238,5 +243,36 @@ func TestTokenRequestsAreCounted(t *testing.T) {
 	c.tokenRequested(false)
 	if s := c.Status(); s.TokenRequests != 2 || s.TokenFailures != 1 {
 		t.Errorf("%+v", s)
+	}
+}
+
+// Certificates beside those that lead to a CA fill no memory.
+func TestCertificatesOfServersAreBounded(t *testing.T) {
+	t.Parallel()
+	cert := pkitest.NewCA(t, nil, func(c *x509.Certificate) {
+		c.IPAddresses, c.KeyUsage, c.ExtKeyUsage = []net.IP{net.IPv4(127, 0, 0, 1)}, 0, []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
+	})
+	file := testkit.TempFile(t, "ca.pem", string(pkitest.CertPEM(cert)))
+	for _, more := range []bool{false, true} {
+		served := cert.TLS()
+		for size := len(cert.Raw); size+len(cert.Raw) <= maxChainBytes || more && size <= maxChainBytes; size += len(cert.Raw) {
+			served.Certificate = append(served.Certificate, cert.Raw)
+		}
+		server := httptest.NewUnstartedServer(http.NotFoundHandler())
+		server.TLS = &tls.Config{Certificates: []tls.Certificate{served}} //nolint:gosec // of a test
+		server.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, 0)
+		server.StartTLS()
+		t.Cleanup(server.Close)
+		c := testkit.Value(New(Config{Name: "a", URL: server.URL, CAFile: file}))(t)
+		for name, ask := range map[string]http.RoundTripper{"upstream": c.wire, "storage": c.storage.direct} {
+			request := testkit.Value(http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL, http.NoBody))(t)
+			response, err := ask.RoundTrip(request)
+			if err == nil {
+				testkit.Must(t, response.Body.Close())
+			}
+			if errors.Is(err, errChain) != more || (err != nil) != more {
+				t.Errorf("%s, %d certificates: %v", name, len(served.Certificate), err)
+			}
+		}
 	}
 }
