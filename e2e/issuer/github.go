@@ -11,6 +11,7 @@ import (
 	"github.com/go-jose/go-jose/v4"
 
 	"github.com/pullpass/pullpass/e2e/certs"
+	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
 // GitHubLifetime is that of GitHub's tokens.
@@ -83,6 +84,13 @@ func (g *GitHub) Environment(job Job) map[string]string {
 		"ACTIONS_ID_TOKEN_REQUEST_URL":   g.URL + "/idtoken?api-version=2.0",
 		"ACTIONS_ID_TOKEN_REQUEST_TOKEN": asking,
 	}
+}
+
+// JobToken is the token of a job without a runner.
+func (g *GitHub) JobToken(t testing.TB, audience string, job Job) string {
+	t.Helper()
+	token := testenv.Value(g.token(job, audience))(t)
+	return token
 }
 
 func (g *GitHub) token(job Job, audience string) (string, error) {

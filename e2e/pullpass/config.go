@@ -29,6 +29,8 @@ type Config struct {
 	ShutdownDelay string
 	// Names are those that its certificate has, beside localhost.
 	Names []string
+	// APIVersion is that of the configuration file; empty: the current one.
+	APIVersion string
 	// Program is the program; empty: that of programs.Pullpass.
 	Program string
 	// AuditFile is where audit lines go instead of standard output. Audit and its relatives see none of them then.

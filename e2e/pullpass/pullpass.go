@@ -80,7 +80,7 @@ func Start(t testing.TB, ca *certs.CA, config Config) *Proxy {
 		front = &gateway{Address: gatewayAddress, TLS: tls{CertFile: serving.CertFile, KeyFile: serving.KeyFile}, URL: gatewayURL, Service: config.Service}
 	}
 	content := testenv.Value(json.MarshalIndent(file{
-		APIVersion: "pullpass.dev/v1beta1",
+		APIVersion: cmp.Or(config.APIVersion, "pullpass.dev/v1beta1"),
 		Kind:       "ProxyConfiguration",
 		Server: server{
 			Address:        address,
