@@ -42,7 +42,7 @@ func FormerRelease(t testing.TB) Former {
 		return strings.TrimSpace(string(output))
 	}
 	former := Former{Name: formerCommit, Alpha: true}
-	if tags := git("tag", "--list", "v*", "--merged", "HEAD", "--no-contains", "HEAD", "--sort=-version:refname"); tags != "" {
+	if tags := git("-c", "versionsort.suffix=-", "tag", "--list", "v*", "--merged", "HEAD", "--no-contains", "HEAD", "--sort=-version:refname"); tags != "" {
 		former.Name, _, _ = strings.Cut(tags, "\n")
 		former.Alpha = false
 	}

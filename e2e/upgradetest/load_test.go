@@ -71,7 +71,7 @@ func (w *walk) startLoad(t *testing.T, ways ...way) *load {
 	return l
 }
 
-// more waits until so many more pulls of each way are complete.
+// more waits for a number of complete pulls of each way.
 func (l *load) more(t *testing.T, count int) {
 	t.Helper()
 	l.mu.Lock()

@@ -11,7 +11,7 @@ import (
 
 func TestMain(m *testing.M) {
 	isolate.Main(m, func(t testing.TB) {
-		programs.Build(t, programs.Pullpass, programs.SimulatedSystemd, programs.Helm, programs.Kubectl, programs.Etcd, programs.KubeAPIServer)
+		programs.Build(t, programs.Pullpass, programs.SimulatedSystemd, programs.Helm)
 		programs.FormerRelease(t)
 	})
 }

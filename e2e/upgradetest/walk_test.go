@@ -129,7 +129,7 @@ func TestUpgrade(t *testing.T) {
 	before := []map[string]string{w.convert(t, third), w.convert(t, fourth)}
 	w.phase(t, "pullpass convert has rewritten the files")
 
-	w.restore(t, third, before[0]) // as docs/how-to/operations.md says
+	w.restore(t, third, before[0]) // as docs/reference/promises.md says
 	w.restore(t, fourth, before[1])
 	fifth := w.start(t, "before-3", w.former.Program)
 	w.use(t, fourth, fifth)
@@ -279,7 +279,7 @@ func (w *walk) judgeTogether(t *testing.T, from, to *replica) {
 	}
 	w.judgePush(t, c, from, to)
 
-	// Whoever presents the token first owns it at every replica.
+	// The first caller of a token owns it at every replica.
 	answered := to.Host(t, pullpass.From{Address: "127.0.1.2"}).Ask(t, service, token, "repository:"+repository+":pull")
 	if r := answered.Audit.Replay; r == nil || r.Passed || r.Owner == r.Caller {
 		t.Errorf("%s: another caller with a token: %+v", what, answered.Audit)
