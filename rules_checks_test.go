@@ -70,6 +70,10 @@ var rules = []rule{
 		{sources("go.mod", "module m\n\nreplace (\n\ta => ../a\n)\n"), "go.mod:3"},
 		{sources("go.mod", "module m\nreplace(\n)\n"), "go.mod:2"},
 	}},
+	{"the page of versions has those that tests build", versionsOnPage, []example{
+		{versionsOf("containerd 2.4.1"), "e2e/containerd/go.mod builds 2.4.2"},
+		{versionsOf("containerd **2.4.2**, etcd **3.4.23**"), "**3.4.23** is built by no test"},
+	}},
 	{"imports that no production code needs", forbiddenImports, []example{
 		{sources("internal/registryauth/a.go", "package a\nimport \"math/rand\""), "math/rand"},
 		{sources("cmd/proxy/a.go", "package a\nimport r \"math/rand/v2\""), "math/rand/v2"},
@@ -248,6 +252,49 @@ func noReplace(p project) (violations []string) {
 	for i, line := range strings.Split(p.files["go.mod"], "\n") {
 		if rest, found := strings.CutPrefix(line, "replace"); found && strings.TrimLeft(rest, " \t(") != rest {
 			violations = append(violations, fmt.Sprintf("go.mod:%d: others could not build what we build", i+1))
+		}
+	}
+	return violations
+}
+
+const versionsPage = "docs/reference/versions.md"
+
+// builtModules are the modules whose versions are in bold on that page, each after the go.mod that requires it.
+var builtModules = [][2]string{
+	{"e2e/kubernetes/go.mod", "k8s.io/kubernetes"},
+	{"e2e/oldkubelet/go.mod", "k8s.io/kubernetes"},
+	{"e2e/etcd/go.mod", "go.etcd.io/etcd/server/v3"},
+	{"e2e/containerd/go.mod", "github.com/containerd/containerd/v2"},
+	{"e2e/compose/go.mod", "github.com/docker/compose/v5"},
+	{"e2e/compose/go.mod", "github.com/docker/buildx"},
+	{"e2e/buildkit/go.mod", "github.com/moby/buildkit"},
+	{"e2e/clients/go.mod", "github.com/google/go-containerregistry"},
+	{"e2e/clients/go.mod", "github.com/regclient/regclient"},
+	{"e2e/go.mod", "oras.land/oras-go/v2"},
+	{"e2e/helm/go.mod", "helm.sh/helm/v4"},
+	{"e2e/distribution/go.mod", "github.com/distribution/distribution/v3"},
+}
+
+func versionsOf(page string) project {
+	return project{files: map[string]string{versionsPage: page, "e2e/containerd/go.mod": "require (\n\tgithub.com/containerd/containerd/v2 v2.4.2 // indirect\n)\n"}}
+}
+
+func versionsOnPage(p project) (violations []string) {
+	page, built := p.files[versionsPage], map[string]bool{}
+	for _, m := range builtModules {
+		_, rest, found := strings.Cut(p.files[m[0]], "\t"+m[1]+" v")
+		if !found {
+			continue // then its version is built by no test
+		}
+		version := strings.Fields(rest)[0]
+		built["**"+version+"**"] = true
+		if !strings.Contains(page, "**"+version+"**") {
+			violations = append(violations, fmt.Sprintf("%s: %s builds %s of %s, which is not there", versionsPage, m[0], version, m[1]))
+		}
+	}
+	for i, bold := range strings.Split(page, "**") {
+		if i%2 == 1 && !built["**"+bold+"**"] {
+			violations = append(violations, fmt.Sprintf("%s: **%s** is built by no test", versionsPage, bold))
 		}
 	}
 	return violations
