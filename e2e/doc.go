@@ -56,6 +56,13 @@
 //	TestFaults                three replicas under load, while Redis and replicas fail in every way: the effects on requests, and
 //	                          how long answers take before, meanwhile and after
 //
+// Package upgradetest has, too, the release before, which it makes from the history:
+//
+//	TestUpgrade               replicas of both releases, one replaced after the other and back, while clients pull: no pull fails, and each uses the
+//	                          credentials, revocations and keys of the other
+//	TestChart                 the values of before, for the chart of this release: it changes no field that cannot change, and pods last
+//	TestNodes                 one release installs on a node, and the other takes over what it left, and takes it away
+//
 // Package kubectltest has, too:
 //
 //	TestWhy                   kubectl pullpass, as a developer who may read pods, events and RepositoryAccess objects of one namespace
