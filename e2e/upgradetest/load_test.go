@@ -139,8 +139,11 @@ func (l *load) pull(ctx context.Context, way way, address, account string) error
 		Config blob
 		Layers []blob
 	}
-	if err := json.Unmarshal(a.body, &named); err != nil || len(named.Layers) == 0 {
+	if err := json.Unmarshal(a.body, &named); err != nil {
 		return fmt.Errorf("the manifest %s: %w", a.body, err)
+	}
+	if len(named.Layers) == 0 {
+		return fmt.Errorf("the manifest %s has no layers", a.body)
 	}
 	for _, blob := range append(named.Layers, named.Config) {
 		a, err := c.do(ctx, http.MethodGet, way.base+"/v2/"+way.repository+"/blobs/"+blob.Digest, bearer, nil)
