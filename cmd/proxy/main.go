@@ -41,6 +41,9 @@ func quietLibraries(stderr io.Writer) {
 // errReported ends a command with exit code 1 whose output already says why.
 var errReported = errors.New("reported")
 
+// errFaults ends a command whose exit code 1 is an answer, with exit code 2. Its output has the faults.
+var errFaults = errors.New("faults")
+
 // run is the whole program, but for signals. It returns the exit code: 0 for
 // success, 1 for a failure.
 func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
@@ -55,6 +58,8 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		return 0
 	case errors.Is(err, errReported):
 		return 1
+	case errors.Is(err, errFaults):
+		return 2
 	default:
 		fmt.Fprintf(stderr, "pullpass: %v\n", err)
 		return 1

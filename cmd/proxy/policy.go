@@ -16,7 +16,7 @@ func policyCommand() *cobra.Command {
 		Use:   "policy",
 		Short: "Work with policies",
 	}
-	command.AddCommand(policyUnusedCommand(), policyExportCommand(), policySuggestCommand())
+	command.AddCommand(policyDiffCommand(), policySuggestCommand(), policyUnusedCommand(), policyExportCommand())
 	return command
 }
 

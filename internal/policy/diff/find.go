@@ -379,7 +379,7 @@ func (b *box) who() (who string, claims map[string][]string, where []string) {
 	if b.unit.requests {
 		note("asked for by", "RepositoryAccess objects")
 	}
-	if b.unit.isLimited() {
+	if b.unit.isLimited() && b.unit.whom.onlyIn != anyCluster {
 		note("within", "clusters[].kubernetes.objects.within")
 	}
 	if b.identity != "" {

@@ -235,7 +235,7 @@ func (s *accountSearch) clusters(n near) (*point, error) {
 	}
 	if s.to.IsOpen {
 		word := "prod-eu"
-		if len(own) > 0 {
+		if slices.ContainsFunc(own, func(glob string) bool { return glob != "*" }) {
 			word = "eu"
 		}
 		names = labels.representatives(word, own, s.names(n, "cluster", labels, clustersOf, &p))
@@ -247,7 +247,7 @@ func (s *accountSearch) clusters(n near) (*point, error) {
 		if s.box.cluster != "" && s.box.cluster != name || slices.ContainsFunc(own, func(glob string) bool { return !pattern.MatchName(glob, name) }) {
 			continue
 		}
-		if s.box.unit.whom != nil && s.box.unit.whom.onlyIn != "" && s.box.unit.whom.onlyIn != name || !s.to.mayGrant(s.box.unit, name) {
+		if s.box.unit.whom != nil && !s.box.unit.whom.isIn(name) || !s.to.mayGrant(s.box.unit, name) {
 			continue
 		}
 		p.cluster = name
@@ -726,7 +726,7 @@ func (f *finder) judge(b *box, a action.Set, n near, p point) (*point, error) {
 
 // isMatch compares a subject as a decision does.
 func isMatch(s policy.Subject, service string, w *whom) bool {
-	if w.onlyIn != "" && (s.Identity.External != nil || s.Identity.Cluster != w.onlyIn) {
+	if w.onlyIn != "" && (s.Identity.External != nil || !w.isIn(s.Identity.Cluster)) {
 		return false
 	}
 	asker := subjects.Asker{Identity: s.Identity, NamespaceLabels: s.NamespaceLabels, Service: service}

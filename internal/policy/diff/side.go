@@ -21,11 +21,12 @@ type Side struct {
 	Services   []Service
 	Identities []Identity
 	IsOpen     bool
+	Objects    *Objects // that count in any cluster, if IsOpen
 }
 
 // Cluster is a cluster with the objects that count there.
 type Cluster struct {
-	Name string
+	Name, Issuer string
 	// KnowsLabels and KnowsAnnotations are false without a connection: then no request has any.
 	KnowsLabels, KnowsAnnotations bool
 	Objects                       *Objects // nil: none count
@@ -59,7 +60,7 @@ func (s *Side) cluster(name string) (Cluster, bool) {
 	if i := slices.IndexFunc(s.Clusters, func(c Cluster) bool { return c.Name == name }); i >= 0 {
 		return s.Clusters[i], true
 	}
-	return Cluster{Name: name, KnowsLabels: true, KnowsAnnotations: true}, s.IsOpen
+	return Cluster{Name: name, KnowsLabels: true, KnowsAnnotations: true, Objects: s.Objects}, s.IsOpen
 }
 
 func (s *Side) service(name string) (Service, bool) {
@@ -113,7 +114,7 @@ func (s *Side) subject(p *point) (policy.Subject, bool) {
 		return policy.Subject{}, false
 	}
 	id := &oidc.Identity{
-		Cluster: p.cluster, TokenID: p.tokenID, Subject: oidc.ServiceAccountSubject(p.namespace, p.account),
+		Cluster: p.cluster, Issuer: cluster.Issuer, TokenID: p.tokenID, Subject: oidc.ServiceAccountSubject(p.namespace, p.account),
 		Kubernetes: oidc.KubernetesIdentity{Namespace: p.namespace, ServiceAccount: oidc.ObjectRef{Name: p.account}},
 	}
 	if p.node != "" {

@@ -15,12 +15,19 @@ import (
 // each. The lists of a subject beyond that stay together.
 const maxTriples = 4096
 
+// isIn reports whether the subject can match ServiceAccounts of a cluster, as far as objects count.
+func (w *whom) isIn(cluster string) bool {
+	return w.onlyIn == "" || w.onlyIn == anyCluster || w.onlyIn == cluster
+}
+
 // whom is a subject with at most one glob for each of cluster, namespace and ServiceAccount.
 type whom struct {
 	*subjects.Match
-	onlyIn string // the cluster of an object; "": any
+	onlyIn string // the cluster of an object; "": any caller, anyCluster: any ServiceAccount
 	key    string
 }
+
+const anyCluster = "*"
 
 // unit is one pattern of a rule, for one subject. A rule grants the union of its units.
 type unit struct {
@@ -159,6 +166,9 @@ func compileSide(s *Side) *compiled {
 		if o := cluster.Objects; o != nil && o.Policies != nil {
 			c.addRules(o.Policies.WrittenRules(), o.Policies.WrittenDenials(), cluster.Name)
 		}
+	}
+	if o := s.Objects; o != nil {
+		c.addRules(o.Policies.WrittenRules(), o.Policies.WrittenDenials(), anyCluster)
 	}
 	return c
 }
