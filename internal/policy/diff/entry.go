@@ -47,6 +47,7 @@ type Entry struct {
 type Exception struct {
 	Rule         string              `json:"rule"`
 	Who          string              `json:"who"`
+	Anonymous    bool                `json:"anonymous,omitempty"` // also callers without a token
 	Claims       map[string][]string `json:"claims,omitempty"`
 	Where        []string            `json:"where,omitempty"`
 	Repositories string              `json:"repositories,omitempty"` // left out: all
@@ -121,7 +122,7 @@ func (e *Entry) exceptText() []string {
 		if i == maxExceptTold {
 			return append(all, fmt.Sprintf("%d more (-o json)", len(e.Except)-i))
 		}
-		text := callers(x.Who, x.Claims, x.Where, false)
+		text := callers(x.Who, x.Claims, x.Where, x.Anonymous)
 		if x.Repositories != "" {
 			text += " " + x.Repositories
 		}

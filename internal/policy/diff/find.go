@@ -423,6 +423,7 @@ func (c *comparison) exceptions(b *box, actions action.Set) []Exception {
 		e := Exception{Rule: rule}
 		if u != nil {
 			part.unit = u
+			e.Anonymous = u.whom == nil
 			e.Repositories, e.Actions = string(u.pattern), (atoms(u.actions) & actions).Names()
 			if u.pattern == "" {
 				e.Repositories = catalog

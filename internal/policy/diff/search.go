@@ -144,11 +144,7 @@ func (f *finder) nearAccounts(b *box, a action.Set) near {
 			n.barred = append(n.barred, d)
 		}
 	}
-	candidates := f.from.accounts.find(glob)
-	if byPath := f.from.byPath.find(firstOf(b.unit.pattern)); len(byPath) < len(candidates) {
-		candidates = byPath
-	}
-	n.rules = f.rules(candidates, b, a, overlaps)
+	n.rules = f.rules(fewest(&f.from.accounts, glob, &f.from.byPath, firstOf(b.unit.pattern)), b, a, overlaps)
 	return n
 }
 

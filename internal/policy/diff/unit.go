@@ -2,6 +2,7 @@ package diff
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 
@@ -340,8 +341,27 @@ func (x *nameIndex) sort() {
 	x.lengths = slices.Compact(x.lengths)
 }
 
+// fewest returns the shorter of two lists of positions, without making the longer one if one is short.
+func fewest(x *nameIndex, glob string, other *nameIndex, otherGlob string) []int {
+	const short = 256
+	for limit := short; ; limit *= 16 {
+		if found, ok := x.findUpTo(glob, limit); ok {
+			return found
+		}
+		if found, ok := other.findUpTo(otherGlob, limit); ok {
+			return found
+		}
+	}
+}
+
 // find returns the positions in ascending order.
 func (x *nameIndex) find(glob string) []int {
+	found, _ := x.findUpTo(glob, math.MaxInt)
+	return found
+}
+
+// findUpTo returns false if there are more than limit.
+func (x *nameIndex) findUpTo(glob string, limit int) ([]int, bool) {
 	before, _, isPrefix := strings.Cut(glob, "*")
 	var found []int
 	for _, length := range x.lengths {
@@ -358,8 +378,14 @@ func (x *nameIndex) find(glob string) []int {
 				found = append(found, x.prefix[x.sorted[at]]...)
 			}
 			found = append(found, x.exact[x.sorted[at]]...)
+			if len(found) > limit {
+				return nil, false
+			}
 		}
 	}
+	if len(found) > limit {
+		return nil, false
+	}
 	slices.Sort(found)
-	return found
+	return found, true
 }
