@@ -117,8 +117,8 @@ loadtest-programs:
 	cd loadtest && CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o ../bin/loadtest/ . ./issuer ./floor ./bareproxy go.k6.io/k6
 
 # Each policy has objects, some with faults, and is judged by definitions that a test writes anew.
-random: ## RANDOM (1000000) random policies: decision, explanation, who-can, reach and status agree, and nothing goes beyond a ceiling
-	$(GO) test -count=1 -timeout 4h -v -run='^(TestDecideAgainstReference|TestRandomObjects|TestStatusAgreesWithDecisions)$$' ./internal/policy ./internal/policy/reach ./internal/cluster/objectstatus -random-policies $(RANDOM)
+random: ## RANDOM (1000000) random policies: decision, explanation, who-can, reach, diff and status agree, and nothing goes beyond a ceiling
+	$(GO) test -count=1 -timeout 4h -v -run='^(TestDecideAgainstReference|TestRandomObjects|TestStatusAgreesWithDecisions|TestDiffAgainstBruteForce)$$' ./internal/policy ./internal/policy/reach ./internal/policy/diff ./internal/cluster/objectstatus -random-policies $(RANDOM)
 
 conformance: ## the OCI conformance suite of SUITE (the directory conformance of opencontainers/distribution-spec): it passes through Pullpass as it does directly
 	@./.ci/install e2e

@@ -18,7 +18,9 @@ func TestScripts(t *testing.T) {
 	t.Parallel()
 	testscript.Run(t, testscript.Params{
 		Dir:  "testdata/script",
-		Cmds: map[string]func(*testscript.TestScript, bool, []string){"explanation": cmdExplanation, "policy-answer": cmdPolicyAnswer},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"explanation": cmdExplanation, "policy-answer": cmdPolicyAnswer, "policy-difference": cmdPolicyDifference, "exits": cmdExits,
+		},
 		Setup: func(env *testscript.Env) error {
 			endAtOnce(env)
 			return nil

@@ -413,9 +413,6 @@ const maxExcept = 256
 // exceptions returns what of the box does not change: what denials refuse, and what rules granted
 // already.
 func (c *comparison) exceptions(b *box, actions action.Set) []Exception {
-	if b.isAnonymous {
-		return nil
-	}
 	n := c.near(b, actions)
 	var all []Exception
 	add := func(rule string, w *whom, u *unit) {

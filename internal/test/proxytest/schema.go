@@ -43,6 +43,7 @@ var (
 	OpenAuditSchema       = sync.OnceValues(func() (outputSchema, error) { return openSchema("audit.schema.json") })
 	OpenExplanationSchema = sync.OnceValues(func() (outputSchema, error) { return openSchema("explain.schema.json", "audit.schema.json") })
 	OpenWhoCanSchema      = sync.OnceValues(func() (outputSchema, error) { return openSchema("who-can.schema.json") })
+	OpenPolicyDiffSchema  = sync.OnceValues(func() (outputSchema, error) { return openSchema("policy-diff.schema.json") })
 )
 
 // openSchema compiles a schema of docs, which may refer to the others.
