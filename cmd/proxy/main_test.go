@@ -17,7 +17,7 @@ func TestMain(m *testing.M) {
 func TestScripts(t *testing.T) {
 	t.Parallel()
 	testscript.Run(t, testscript.Params{
-		Dir:  "testdata/script",
+		Dir: "testdata/script",
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"explanation": cmdExplanation, "policy-answer": cmdPolicyAnswer, "policy-difference": cmdPolicyDifference, "exits": cmdExits,
 		},

@@ -47,11 +47,12 @@ if a file has a fault.`,
 		Example: `  pullpass policy diff --config new/pullpass.yaml --against old/pullpass.yaml
   pullpass policy diff --config policy.yaml --against pullpass.yaml --fail-on gained
   pullpass policy diff --config new/pullpass.yaml --against old/pullpass.yaml --objects prod-eu=objects.yaml -o markdown`,
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				return fmt.Errorf("%w: %s is not a flag; name the files with --config and --against", errFaults, term.QuoteValue(args[0]))
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return nil
 			}
-			return nil
+			fmt.Fprintf(cmd.ErrOrStderr(), "pullpass: %s is not a flag; name the files with --config and --against\n", term.QuoteValue(args[0]))
+			return errFaults
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			found, err := d.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())

@@ -90,7 +90,7 @@ type comparison struct {
 }
 
 func newComparison(from, to *compiled) *comparison {
-	c := &comparison{finder: finder{from, to, map[string]bool{}}, seen: map[string]bool{}}
+	c := &comparison{finder: finder{from, to, map[string]bool{}}, found: []Entry{}, seen: map[string]bool{}}
 	for _, d := range from.denials {
 		if d.isNew || !to.denied[d.whom.key] {
 			c.removed = append(c.removed, d)
@@ -436,7 +436,9 @@ func (c *comparison) exceptions(b *box, actions action.Set) []Exception {
 		add(d.rule, d.whom, nil)
 	}
 	for _, u := range n.rules {
-		add(u.rule, u.whom, u)
+		if c.from.IsOpen || !u.isLimited() && u.annotation == "" || slices.ContainsFunc(c.from.Clusters, func(known Cluster) bool { return c.from.mayGrant(u, known.Name) }) {
+			add(u.rule, u.whom, u)
+		}
 	}
 	seen := map[string]bool{}
 	return slices.DeleteFunc(all, func(e Exception) bool {

@@ -1,0 +1,209 @@
+package ci_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/pullpass/pullpass/internal/test/testkit"
+)
+
+// forge is a repository with a change of the policy, and the API that comments go to.
+type forge struct {
+	dir, base, program string
+	url                string
+
+	mu       sync.Mutex
+	comments []string
+}
+
+const policyBefore = `apiVersion: pullpass.dev/v1beta1
+kind: AccessPolicy
+rules:
+- name: own-namespace
+  subjects: [{namespaces: ["team-*"]}]
+  allow: [{repositories: ["{namespace}/**"], actions: [pull]}]
+`
+
+func newForge(t *testing.T) *forge {
+	t.Helper()
+	for _, program := range []string{"git", "jq", "curl"} {
+		if _, err := exec.LookPath(program); err != nil {
+			t.Fatalf("%v: run .ci/install test", err)
+		}
+	}
+	f := &forge{dir: t.TempDir(), program: filepath.Join(t.TempDir(), "pullpass")}
+	build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-o", f.program, "../../cmd/proxy")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if output, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, output)
+	}
+	git := func(args ...string) string {
+		cmd := exec.CommandContext(t.Context(), "git", append([]string{"-C", f.dir, "-c", "user.name=a", "-c", "user.email=a@example.com"}, args...)...)
+		output, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Fatalf("git %q: %v: %s", args, err, output)
+		}
+		return strings.TrimSpace(string(output))
+	}
+	git("init", "--quiet")
+	git("remote", "add", "origin", f.dir)
+	write(t, filepath.Join(f.dir, "deploy", "policy.yaml"), policyBefore)
+	git("add", ".")
+	git("commit", "--quiet", "-m", "a policy")
+	f.base = git("rev-parse", "HEAD")
+	write(t, filepath.Join(f.dir, "deploy", "policy.yaml"), strings.Replace(policyBefore, "pull]", "pull, push]", 1))
+
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /repos/acme/policy/issues/7/comments", func(w http.ResponseWriter, r *http.Request) {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		all := []map[string]any{{"id": 100, "body": "looks good"}}
+		for i, body := range f.comments {
+			all = append(all, map[string]any{"id": i, "body": body})
+		}
+		_ = json.NewEncoder(w).Encode(all)
+	})
+	read := func(r *http.Request) string {
+		var comment struct{ Body string }
+		if r.Header.Get("Authorization") != "Bearer writes" || json.NewDecoder(r.Body).Decode(&comment) != nil {
+			return ""
+		}
+		return comment.Body
+	}
+	mux.HandleFunc("POST /repos/acme/policy/issues/7/comments", func(w http.ResponseWriter, r *http.Request) {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.comments = append(f.comments, read(r))
+		w.WriteHeader(http.StatusCreated)
+	})
+	mux.HandleFunc("PATCH /repos/acme/policy/issues/comments/0", func(_ http.ResponseWriter, r *http.Request) {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.comments[0] = "again\n" + read(r)
+	})
+	mux.HandleFunc("POST /projects/3/merge_requests/7/notes", func(w http.ResponseWriter, r *http.Request) {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if r.Header.Get("PRIVATE-TOKEN") != "writes" {
+			w.WriteHeader(http.StatusForbidden)
+			return
+		}
+		f.comments = append(f.comments, r.FormValue("body"))
+		w.WriteHeader(http.StatusCreated)
+	})
+	server := httptest.NewServer(mux)
+	t.Cleanup(server.Close)
+	f.url = server.URL
+	return f
+}
+
+func (f *forge) runScript(t *testing.T, env map[string]string, shell ...string) (string, error) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "bash", shell...)
+	cmd.Dir = f.dir
+	for name, value := range env {
+		cmd.Env = append(cmd.Env, name+"="+value)
+	}
+	output, err := cmd.CombinedOutput()
+	return string(output), err
+}
+
+const gains = "| `*/team-*/*` | push | `{namespace}/**` |"
+
+func TestPolicyDiffAction(t *testing.T) {
+	t.Parallel()
+	f := newForge(t)
+	var a action
+	testkit.Must(t, yaml.UnmarshalStrict([]byte(testkit.Read(t, "github/policy-diff/action.yml")), &a))
+	if len(a.Runs.Steps) != 1 || a.Runs.Using != "composite" || a.Runs.Steps[0].Shell != "bash" {
+		t.Fatalf("action.yml: %+v", a.Runs)
+	}
+	act := func(inputs map[string]string) (string, error) {
+		env := map[string]string{"HOME": t.TempDir(), "PATH": os.Getenv("PATH"), "RUNNER_TEMP": t.TempDir(), "GITHUB_API_URL": f.url, "GITHUB_REPOSITORY": "acme/policy"}
+		for name, value := range a.Runs.Steps[0].Env {
+			input := strings.TrimSuffix(strings.TrimPrefix(value, "${{ inputs."), " }}")
+			declared, found := a.Inputs[input]
+			if !found {
+				t.Fatalf("%s: %s is not an input", name, value)
+			}
+			if env[name] = declared.Default; strings.HasPrefix(declared.Default, "${{") {
+				env[name] = map[string]string{"token": "writes", "base": f.base, "pull-request": "7"}[input]
+			}
+			if given, ok := inputs[input]; ok {
+				env[name] = given
+			}
+		}
+		return f.runScript(t, env, "--noprofile", "--norc", "-e", "-o", "pipefail", "-c", a.Runs.Steps[0].Run)
+	}
+	inputs := map[string]string{"config": "deploy/policy.yaml", "path": f.program}
+	if output, err := act(inputs); err != nil || len(f.comments) != 1 || !strings.Contains(f.comments[0], gains) {
+		t.Fatalf("%v: %s\n%q", err, output, f.comments)
+	}
+	inputs["fail-on"] = "gained"
+	if output, err := act(inputs); err == nil || err.Error() != "exit status 1" || len(f.comments) != 1 || !strings.HasPrefix(f.comments[0], "again\n<!-- pullpass") {
+		t.Errorf("%v: %s\n%q", err, output, f.comments)
+	}
+	inputs["fail-on"] = "lost"
+	if output, err := act(inputs); err != nil {
+		t.Errorf("%v: %s", err, output)
+	}
+	f.comments = nil
+	for name, changed := range map[string]string{"config": "deploy/missing.yaml", "path": "/missing", "base": "0123", "token": "other"} {
+		refused := map[string]string{"config": "deploy/policy.yaml", "path": f.program, name: changed}
+		if output, err := act(refused); name != "token" && (err == nil || len(f.comments) > 0) {
+			t.Errorf("%s: passed: %s %q", name, output, f.comments)
+		}
+	}
+}
+
+func TestPolicyDiffTemplate(t *testing.T) {
+	t.Parallel()
+	f := newForge(t)
+	_, text, _ := strings.Cut(testkit.Read(t, "gitlab/policy-diff.gitlab-ci.yml"), "\n---\n")
+	var jobs map[string]struct {
+		Image     string
+		Rules     []map[string]string
+		Variables map[string]string
+		Script    []string
+	}
+	testkit.Must(t, yaml.UnmarshalStrict([]byte(text), &jobs))
+	job := jobs["pullpass-policy-diff"]
+	act := func(config, failOn, token string) (string, error) {
+		env := map[string]string{
+			"HOME": t.TempDir(), "PATH": filepath.Dir(f.program) + ":" + os.Getenv("PATH"), "PULLPASS_COMMENT_TOKEN": token,
+			"CI_MERGE_REQUEST_DIFF_BASE_SHA": f.base, "CI_MERGE_REQUEST_IID": "7", "CI_PROJECT_ID": "3", "CI_API_V4_URL": f.url,
+		}
+		for name, value := range job.Variables {
+			env[name] = strings.NewReplacer("$[[ inputs.config ]]", config, "$[[ inputs.fail-on ]]", failOn, "$[[ inputs.objects ]]", "", "$[[ inputs.url ]]", "", "$[[ inputs.sha256 ]]", "").Replace(value)
+		}
+		return f.runScript(t, env, "-c", strings.Join(job.Script, "\n"))
+	}
+	for _, test := range []struct {
+		config, failOn, token string
+		code                  int
+		comments              int
+	}{
+		{"deploy/policy.yaml", "", "writes", 0, 1},
+		{"deploy/policy.yaml", "any", "writes", 1, 2},
+		{"deploy/missing.yaml", "", "writes", 2, 2},
+		{"deploy/policy.yaml", "", "other", 22, 2}, // curl's, for an HTTP error
+	} {
+		output, err := act(test.config, test.failOn, test.token)
+		if code := fmt.Sprint(err); (err == nil) != (test.code == 0) || err != nil && code != fmt.Sprint("exit status ", test.code) || len(f.comments) != test.comments {
+			t.Errorf("%+v: %v: %s\n%q", test, err, output, f.comments)
+		}
+	}
+	if !strings.Contains(f.comments[0], gains) {
+		t.Error(f.comments)
+	}
+}
