@@ -15,7 +15,6 @@ import (
 	"github.com/pullpass/pullpass/internal/base/term"
 	"github.com/pullpass/pullpass/internal/config"
 	"github.com/pullpass/pullpass/internal/config/setup"
-	"github.com/pullpass/pullpass/internal/oidc/identity"
 	"github.com/pullpass/pullpass/internal/policy"
 	"github.com/pullpass/pullpass/internal/policy/diff"
 	"github.com/pullpass/pullpass/internal/policy/policyobjects"
@@ -32,7 +31,7 @@ func policyDiffCommand() *cobra.Command {
 	var d policyDiff
 	command := &cobra.Command{
 		Use:   "diff",
-		Short: "Show who gains and who loses what by a change of the policy",
+		Short: "List the access that a change of the policy adds and removes",
 		Long: `Compare two policies as a whole, and list the callers, services, repositories and
 actions that change, each with a request that the two decide differently: pullpass
 explain shows why. Nothing else changes. The command uses no network.
@@ -189,14 +188,10 @@ func (f *comparedFile) side(other *config.Config, sets objectSets, stderr io.Wri
 	side := &diff.Side{Policy: &policy.Policy{}, IsOpen: cfg == nil}
 	var err error
 	switch {
+	case f.policy != nil && cfg == nil:
+		side.Policy, err = policy.Parse(*f.policy)
 	case f.policy != nil:
-		profiles := map[string]identity.Profile{}
-		if cfg != nil {
-			for _, i := range cfg.Identities {
-				profiles[i.Name] = i.Profile
-			}
-		}
-		side.Policy, err = policy.ParseFor(profiles, *f.policy)
+		side.Policy, err = setup.ParsePolicy(cfg, *f.policy)
 	case cfg != nil:
 		side.Policy, err = setup.LoadPolicy(cfg)
 	}

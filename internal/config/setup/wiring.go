@@ -60,6 +60,11 @@ func loadPolicy(cfg *config.Config, field string, names []string) (*policy.Polic
 	if err != nil {
 		return nil, err
 	}
+	return ParsePolicy(cfg, files...)
+}
+
+// ParsePolicy parses files with the identities of the configuration.
+func ParsePolicy(cfg *config.Config, files ...policy.File) (*policy.Policy, error) {
 	profiles := map[string]identity.Profile{}
 	for _, i := range cfg.Identities {
 		profiles[i.Name] = i.Profile

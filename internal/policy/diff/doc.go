@@ -1,4 +1,4 @@
-// Package diff compares two policies as a whole: who gains and who loses what.
+// Package diff compares two policies as a whole.
 //
 //	Find     two sides → the differences, each with a request that the two decide differently
 //	Write…   the differences as text, and as Markdown for the comment of a pull request

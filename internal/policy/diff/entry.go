@@ -16,7 +16,7 @@ import (
 
 const apiVersion = strictyaml.AnswerVersion
 
-// Difference is who gains and who loses what. docs/policy-diff.schema.json describes each field.
+// Difference is the access that a change adds and removes. docs/policy-diff.schema.json describes each field.
 type Difference struct {
 	APIVersion string  `json:"apiVersion"`
 	Kind       string  `json:"kind"`

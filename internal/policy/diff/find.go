@@ -80,7 +80,7 @@ func sortedKeys(set map[string]bool) []string {
 	return all
 }
 
-// comparison looks for what one direction adds.
+// comparison finds the differences in one direction.
 type comparison struct {
 	finder
 	removed []*denial // of from, which to does not have
@@ -244,7 +244,7 @@ func (c *comparison) compare(b box, actions map[string]action.Set) error {
 		point   *point
 	}
 	var results []result
-	fruitless := map[string]bool{} // what was near in vain
+	fruitless := map[string]bool{} // keys of searches that found nothing
 	for _, service := range c.to.Services {
 		left := actions[service.Name]
 		b.service = service.Name
@@ -410,8 +410,8 @@ func (b *box) who() (who string, claims map[string][]string, where []string) {
 // maxExcept bounds the exceptions of one entry.
 const maxExcept = 256
 
-// exceptions returns what of the box does not change: what denials refuse, and what rules granted
-// already.
+// exceptions returns the parts of the box that do not change: denials refuse them, or rules granted
+// them already.
 func (c *comparison) exceptions(b *box, actions action.Set) []Exception {
 	n := c.near(b, actions)
 	var all []Exception

@@ -401,10 +401,10 @@ func (e *Entry) excepts(s policy.Subject, scope registryauth.Scope) bool {
 	})
 }
 
-// richEvery: of so many pairs, one has labels, claims, conditions, objects and so on. It takes as long as fifty others.
+// One of richEvery pairs has labels, claims, conditions, objects and so on. It takes as long as fifty others.
 const richEvery = 20
 
-// What changes is in an entry, and every example changes; "make random" compares a million pairs. Without labels and
+// Every request that changes is in an entry, and every example changes; "make random" compares a million pairs. Without labels and
 // the like, an entry without its exceptions has nothing else.
 func TestDiffAgainstBruteForce(t *testing.T) {
 	t.Parallel()

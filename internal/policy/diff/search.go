@@ -212,7 +212,7 @@ func (f *finder) nearAnonymous(b *box, a action.Set) (n near) {
 	return n
 }
 
-// accountSearch chooses a ServiceAccount, one name after the other. What is near gets less with each.
+// accountSearch chooses a ServiceAccount, one name after the other. Each name leaves fewer subjects near.
 type accountSearch struct {
 	*finder
 	box    *box

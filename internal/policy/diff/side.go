@@ -136,7 +136,9 @@ func (s *Side) subject(p *point) (policy.Subject, bool) {
 func (i *Identity) identify(claims identity.Claims) (oidc.Identity, error) {
 	if i.Identify == nil {
 		external, err := i.Profile.External(i.Name, claims)
-		return oidc.Identity{Subject: i.Name + "/" + claims["sub"].(string), External: external}, err
+		id := oidc.Identity{Subject: i.Name + "/" + claims["sub"].(string), External: external}
+		id.TokenID, _ = claims["jti"].(string)
+		return id, err
 	}
 	payload, err := json.Marshal(claims)
 	if err != nil {

@@ -210,7 +210,7 @@ func (c *compiled) addRules(rules []policy.WrittenRule, denials []policy.Written
 	}
 }
 
-// bar adds denials that stand for what this side does not have.
+// bar adds denials that stand for missing clusters and identities.
 func (c *compiled) bar(other *Side) {
 	if c.IsOpen {
 		return
