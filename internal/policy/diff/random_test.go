@@ -261,6 +261,11 @@ func (w written) side(t testing.TB) *Side {
 	}
 }
 
+func asText(t testing.TB, v any) []byte {
+	t.Helper()
+	return testkit.Value(json.Marshal(v))(t)
+}
+
 func asAny(t testing.TB, v any) (decoded any) {
 	t.Helper()
 	text := testkit.Value(json.Marshal(v))(t)
