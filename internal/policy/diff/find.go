@@ -143,8 +143,8 @@ func (c *comparison) compareUnit(u *unit) error {
 			continue
 		}
 		if _, ok := c.from.service(service.Name); !ok {
-			added[service.Name] = atoms(u.actions)
-		} else if more := atoms(u.actions) &^ atoms(c.from.allowed(u.key, service.Name)); more != 0 {
+			added[service.Name] = u.atoms()
+		} else if more := u.atoms() &^ atoms(c.from.allowed(u.key, service.Name)); more != 0 {
 			added[service.Name] = more
 		}
 	}
@@ -159,7 +159,7 @@ func (c *comparison) compareUnit(u *unit) error {
 	rest := map[string]action.Set{}
 	for _, service := range c.to.Services {
 		if u.serves(service.Name) {
-			rest[service.Name] = atoms(u.actions) &^ added[service.Name]
+			rest[service.Name] = u.atoms() &^ added[service.Name]
 		}
 	}
 	for _, cluster := range c.differs {
@@ -175,7 +175,7 @@ func (c *comparison) compareDenied(u *unit, d *denial) error {
 	all := map[string]action.Set{}
 	for _, service := range c.to.Services {
 		if u.serves(service.Name) {
-			all[service.Name] = atoms(u.actions)
+			all[service.Name] = u.atoms()
 		}
 	}
 	for _, kind := range c.kinds(u) {
@@ -421,7 +421,7 @@ func (c *comparison) exceptions(b *box, actions action.Set) []Exception {
 		if u != nil {
 			part.unit = u
 			e.Anonymous = u.whom == nil
-			e.Repositories, e.Actions = string(u.pattern), (atoms(u.actions) & actions).Names()
+			e.Repositories, e.Actions = string(u.pattern), (u.atoms() & actions).Names()
 			if u.pattern == "" {
 				e.Repositories = catalog
 			}

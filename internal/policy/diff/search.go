@@ -151,9 +151,12 @@ func (f *finder) nearAccounts(b *box, a action.Set) near {
 // rules returns those of the other side that can grant a part of the box.
 func (f *finder) rules(candidates []int, b *box, a action.Set, overlaps func(*whom) bool) []*unit {
 	var all []*unit
+	if _, ok := f.from.service(b.service); !ok {
+		return nil
+	}
 	for _, i := range candidates {
 		u := f.from.units[i]
-		if u.serves(b.service) && atoms(u.actions)&a != 0 && (u.whom == nil || overlaps(u.whom)) &&
+		if u.serves(b.service) && u.atoms()&a != 0 && (u.whom == nil || overlaps(u.whom)) &&
 			(u.pattern == "") == (b.unit.pattern == "") && u.pattern.Overlaps(b.unit.pattern) {
 			all = append(all, u)
 		}
@@ -204,8 +207,11 @@ func mayHold(w *whom, service string) bool {
 }
 
 func (f *finder) nearAnonymous(b *box, a action.Set) (n near) {
+	if _, ok := f.from.service(b.service); !ok {
+		return n
+	}
 	for _, i := range f.from.jobs[""] {
-		if u := f.from.units[i]; b.denial == nil && u.serves(b.service) && atoms(u.actions)&a != 0 && (u.pattern == "") == (b.unit.pattern == "") {
+		if u := f.from.units[i]; b.denial == nil && u.serves(b.service) && u.atoms()&a != 0 && (u.pattern == "") == (b.unit.pattern == "") {
 			n.rules = append(n.rules, u)
 		}
 	}

@@ -74,7 +74,11 @@ func (s *Side) identity(name string) (Identity, bool) {
 	if i := slices.IndexFunc(s.Identities, func(i Identity) bool { return i.Name == name }); i >= 0 {
 		return s.Identities[i], true
 	}
-	return Identity{Name: name, Profile: identity.Generic}, s.IsOpen
+	open := Identity{Name: name, Profile: identity.Generic}
+	if slices.Contains(identity.Generic.Values(), identity.Profile(name)) { // without a configuration, the name is all that tells
+		open.Profile = identity.Profile(name)
+	}
+	return open, s.IsOpen
 }
 
 // point is one request.

@@ -304,6 +304,14 @@ func atoms(s action.Set) action.Set {
 	return s
 }
 
+// atoms are those of a unit. A registry knows one action on its catalog.
+func (u *unit) atoms() action.Set {
+	if u.pattern == "" {
+		return action.All
+	}
+	return atoms(u.actions)
+}
+
 var eachAction = []action.Set{action.Pull, action.Push, action.Delete, action.All}
 
 // nameIndex finds globs that may match a name which another glob matches. It compares what stands
