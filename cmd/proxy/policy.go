@@ -16,7 +16,7 @@ func policyCommand() *cobra.Command {
 		Use:   "policy",
 		Short: "Work with policies",
 	}
-	command.AddCommand(policyDiffCommand(), policySuggestCommand(), policyUnusedCommand(), policyExportCommand())
+	command.AddCommand(policyDiffCommand(), policyDescribeCommand(), policySuggestCommand(), policyUnusedCommand(), policyExportCommand())
 	return command
 }
 

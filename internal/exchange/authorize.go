@@ -92,11 +92,7 @@ func (a *Authorizer) try(subject policy.Subject, req registryauth.Request, push 
 	}
 	decision = push.limit(decision)
 	granted := decision.Granted()
-	gained, lost := exceeds(granted, access.granted), exceeds(access.granted, granted)
-	switch denied := access.Decision.DeniedBy != ""; {
-	case denied != (decision.DeniedBy != ""):
-		gained, lost = denied, !denied
-	case !gained && !lost:
+	if (access.Decision.DeniedBy == "") == (decision.DeniedBy == "") && !exceeds(granted, access.granted) && !exceeds(access.granted, granted) {
 		return
 	}
 	var tried Event
@@ -105,7 +101,7 @@ func (a *Authorizer) try(subject policy.Subject, req registryauth.Request, push 
 	if err := decisionError(decision, subject); err != nil {
 		tried.refuse(classify(err, ""))
 	}
-	event.Trial = &Trial{Result: tried.Result, Granted: tried.Granted, Rule: tried.Rule, Reason: tried.Reason, Gained: gained, Lost: lost}
+	event.Trial = &Trial{Result: tried.Result, Granted: tried.Granted, Rule: tried.Rule, Reason: tried.Reason}
 }
 
 // exceeds reports whether some of the granted actions are not among the others. Both are results of

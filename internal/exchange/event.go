@@ -5,6 +5,7 @@ import (
 
 	"github.com/pullpass/pullpass/internal/exchange/nodeproof"
 	"github.com/pullpass/pullpass/internal/oidc"
+	"github.com/pullpass/pullpass/internal/registryauth"
 )
 
 // Result is the outcome of one request in one word. The set is closed because it is a metric label.
@@ -130,9 +131,29 @@ type Trial struct {
 	Granted []string `json:"granted,omitempty"`
 	Rule    string   `json:"rule,omitempty"`
 	Reason  string   `json:"reason,omitempty"`
-	// Gained and Lost say whether it grants something that was not granted, or the other way round.
-	Gained bool `json:"-"`
-	Lost   bool `json:"-"`
+}
+
+// TrialChange reports whether the trial grants something that was not granted, and the other way
+// round. Without a trial, both are false.
+func (e *Event) TrialChange() (gained, lost bool) {
+	if e.Trial == nil {
+		return false, false
+	}
+	if refused := e.Result == ResultRefused; refused != (e.Trial.Result == ResultRefused) {
+		return refused, !refused
+	}
+	now, next := scopesOf(e.Granted), scopesOf(e.Trial.Granted)
+	return exceeds(next, now), exceeds(now, next)
+}
+
+// scopesOf leaves out what was redacted.
+func scopesOf(texts []string) (scopes []registryauth.Scope) {
+	for _, text := range texts {
+		if scope, err := registryauth.ParseScope(text); err == nil {
+			scopes = append(scopes, scope)
+		}
+	}
+	return scopes
 }
 
 // ScopeEvent says why one requested scope was not granted in full.

@@ -74,7 +74,8 @@ func trialOf(e *exchange.Event) string {
 	if e.Trial == nil {
 		return "no difference"
 	}
-	return fmt.Sprintf("%s %v %s %s, gained %t, lost %t", e.Trial.Result, e.Trial.Granted, e.Trial.Rule, e.Trial.Reason, e.Trial.Gained, e.Trial.Lost)
+	gained, lost := e.TrialChange()
+	return fmt.Sprintf("%s %v %s %s, gained %t, lost %t", e.Trial.Result, e.Trial.Granted, e.Trial.Rule, e.Trial.Reason, gained, lost)
 }
 
 // Objects that are only tried are judged beside the policy that decides, or beside its trial.

@@ -224,6 +224,29 @@ func TestImageIsTraced(t *testing.T) {
 	}
 }
 
+// The page of the policy says what each rule means, and how it is used.
+func TestPolicyIsDescribed(t *testing.T) {
+	t.Parallel()
+	h, note := newPage(t)
+	denied, tried := event("denied", noon.Add(time.Second)), event("tried", noon.Add(2*time.Second))
+	denied.Rule, denied.Result, denied.Granted = "bad", exchange.ResultRefused, nil
+	tried.Trial = &exchange.Trial{Result: exchange.ResultNone}
+	note(event("granted", noon), denied, tried)
+	body := get(h, "/console/policy").Body.String()
+	for _, want := range []string{
+		`<tr><th scope="row">own</th><td>All ServiceAccounts in namespace team-* may pull {namespace}/**.</td><td>2</td><td>2026-03-01 12:00:02</td>`,
+		`<tr><th scope="row">bad</th><td>All ServiceAccounts in namespace team-bad get no token, whatever rules allow.</td><td>1</td><td>2026-03-01 12:00:01</td>`,
+		"would have granted more to 0 requests, and less to 1", "since 2026-03-01 12:00:00 UTC",
+	} {
+		if !strings.Contains(body, want) {
+			t.Errorf("without %s:\n%s", want, body)
+		}
+	}
+	if strings.Contains(body, "Without effect") {
+		t.Errorf("nothing is shadowed: %s", body)
+	}
+}
+
 func TestDecisionIsExplained(t *testing.T) {
 	t.Parallel()
 	h, note := newPage(t)

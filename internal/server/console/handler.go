@@ -58,7 +58,8 @@ type Handler struct {
 	static http.Handler
 	// asking bounds the number of concurrent queries that need more than the memory of this
 	// process.
-	asking chan struct{}
+	asking  chan struct{}
+	shadows shadows
 }
 
 const (
@@ -80,15 +81,15 @@ func New(c Config) (*Handler, error) {
 	return &Handler{Config: c, pages: pages, static: http.FileServerFS(static), asking: make(chan struct{}, maxAsking)}, nil
 }
 
-// policy lets the browser load only resources of the console. Inline scripts and styles, forms to
+// contentPolicy lets the browser load only resources of the console. Inline scripts and styles, forms to
 // other sites, and frames are forbidden. No script can turn a text into HTML.
-const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'; " +
+const contentPolicy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'; " +
 	"require-trusted-types-for 'script'; trusted-types 'none'"
 
 // ServeHTTP implements http.Handler.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	header := w.Header()
-	header.Set("Content-Security-Policy", policy)
+	header.Set("Content-Security-Policy", contentPolicy)
 	header.Set("X-Content-Type-Options", "nosniff")
 	header.Set("X-Frame-Options", "DENY")
 	header.Set("Referrer-Policy", "no-referrer")
@@ -115,6 +116,8 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		h.who(w, r)
 	case "reach":
 		h.reach(w, r)
+	case "policy":
+		h.policy(w, r)
 	case "health":
 		h.health(w, r)
 	case "explain.json", "pod.json", "who.json", "reach.json":

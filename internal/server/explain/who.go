@@ -17,6 +17,7 @@ import (
 	"github.com/pullpass/pullpass/internal/config/setup"
 	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/policy"
+	"github.com/pullpass/pullpass/internal/policy/describe"
 	"github.com/pullpass/pullpass/internal/policy/reach"
 	"github.com/pullpass/pullpass/internal/registryauth"
 )
@@ -71,6 +72,15 @@ func (k Known) Who(ctx context.Context, r WhoRequest) (*reach.Who, error) {
 		}
 	}
 	return reach.FindWho(ctx, k.Policy, registry.Service, scopes[0], k.Accounts(ctx))
+}
+
+// Describe says what each rule and denial means, also those of objects that count.
+func (k Known) Describe() *describe.Description {
+	objects := map[string]*policy.Policies{}
+	for _, c := range k.Objects.Connected {
+		objects[c.Name] = c.Policies()
+	}
+	return describe.Of(k.Policy, objects)
 }
 
 // Accounts returns all ServiceAccounts of each cluster with the rules of its objects, or why they

@@ -132,13 +132,12 @@ func (m *Metrics) Record(event *exchange.Event) {
 	if r := event.Replay; r != nil {
 		m.count(replays, event.IssuerName(), string(r.Mode), cmp.Or(string(r.Reason), resultPassed))
 	}
-	if t := event.Trial; t != nil {
-		if t.Gained {
-			m.count(trialDifferences, "gained")
-		}
-		if t.Lost {
-			m.count(trialDifferences, "lost")
-		}
+	gained, lost := event.TrialChange()
+	if gained {
+		m.count(trialDifferences, "gained")
+	}
+	if lost {
+		m.count(trialDifferences, "lost")
 	}
 	if limit, ok := strings.CutPrefix(event.Reason, "limited_"); ok {
 		m.count(limited, limit)

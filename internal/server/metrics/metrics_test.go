@@ -118,9 +118,10 @@ pullpass_caller_proofs_total{cluster="prod-us",mode="enforce",reason="certificat
 func TestMetricsCountTheTrial(t *testing.T) {
 	t.Parallel()
 	m := testMetrics(Sources{})
-	for _, trial := range []*exchange.Trial{nil, {Gained: true}, {Lost: true}, {Gained: true, Lost: true}} {
-		m.Record(&exchange.Event{Result: exchange.ResultGranted, Status: 200, Trial: trial})
+	for _, granted := range [][]string{{"repository:a:pull"}, {"repository:a:pull", "repository:b:pull"}, {}, {"repository:b:pull"}} {
+		m.Record(&exchange.Event{Result: exchange.ResultGranted, Status: 200, Granted: []string{"repository:a:pull"}, Trial: &exchange.Trial{Result: exchange.ResultGranted, Granted: granted}})
 	}
+	m.Record(&exchange.Event{Result: exchange.ResultGranted, Status: 200})
 	expectMetrics(t, m, `
 pullpass_trial_differences_total{change="gained"} 2
 pullpass_trial_differences_total{change="lost"} 2

@@ -1,0 +1,63 @@
+package describe
+
+import (
+	"testing"
+
+	"github.com/pullpass/pullpass/internal/oidc/identity"
+	"github.com/pullpass/pullpass/internal/policy"
+	"github.com/pullpass/pullpass/internal/test/testkit"
+)
+
+func TestSentences(t *testing.T) {
+	t.Parallel()
+	p := testkit.Value(policy.ParseFor(map[string]identity.Profile{"github": identity.GitHub}, policy.File{Name: "p", Data: []byte(`
+apiVersion: pullpass.dev/v1beta1
+kind: AccessPolicy
+rules:
+- name: own
+  subjects: [{namespaces: ["team-*"]}]
+  allow: [{repositories: ["{namespace}/**"], actions: [pull]}]
+- name: many
+  subjects:
+  - {clusters: [prod, test], namespaces: [a, b, c], serviceAccounts: [web, ci], nodes: ["gpu-*"]}
+  - {namespaceSelector: "tier=gold,env in (a,b)"}
+  services: [registry.example.com]
+  allow: [{repositories: [shared/base, "shared/tools/**"], actions: [push, pull]}, {repositories: ["**"], actions: ["*"]}, {registry: [catalog], actions: ["*"]}]
+- name: by-annotation
+  subjects: [{clusters: ["*"], namespaces: ["*"]}]
+  annotation: pullpass.dev/repositories
+  allow: [{repositories: ["{namespace}/**"], actions: [pull, push, delete]}]
+- name: by-object
+  subjects: [{namespaces: ["*"]}]
+  requests: true
+  allow: [{repositories: ["{namespace}/**"], actions: [pull]}]
+- name: public
+  anonymous: true
+  allow: [{repositories: ["public/**"], actions: [pull]}]
+- name: builds
+  subjects: [{identities: [github], claims: {repository_id: ["42", "43"], ref: ["refs/heads/main"]}, condition: 'claims.event_name == "push"'}]
+  allow: [{repositories: ["team-a/web"], actions: [pull, push]}]
+deny:
+- {name: quarantine, subjects: [{namespaces: [team-bad]}]}
+- {name: tokens, subjects: [{tokenIDs: [a, b]}]}
+`)}))(t)
+	got := append(sentences("", p.WrittenRules()), denials("prod", p.WrittenDenials())...)
+	for i, want := range []string{
+		"All ServiceAccounts in namespace team-* may pull {namespace}/**.",
+		"The ServiceAccounts web and ci in namespace a, b or c of cluster prod or test on node gpu-*, and all ServiceAccounts in namespaces with the labels env in (a,b),tier=gold" +
+			" may pull and push shared/base and shared/tools/**, do anything with every repository and list all repositories at registry.example.com.",
+		"All ServiceAccounts may delete, pull and push {namespace}/**, as far as the annotation pullpass.dev/repositories requests it.",
+		"All ServiceAccounts may pull {namespace}/**, as far as a RepositoryAccess of their namespace requests it.",
+		"Callers without a token may pull public/**.",
+		`Callers of github with ref refs/heads/main and repository_id 42 or 43 that meet the condition "claims.event_name == \"push\"" may pull and push team-a/web.`,
+		"All ServiceAccounts in namespace team-bad get no token, whatever rules allow.",
+		"The holders of the token a or b get no token, whatever rules allow.",
+	} {
+		if got[i].Sentence != want {
+			t.Errorf("%s:\n%s\nwant\n%s", got[i].Name, got[i].Sentence, want)
+		}
+	}
+	if len(got) != 8 || got[0].Origin != "p: rules[0]" || got[0].Cluster != "" || got[6].Cluster != "prod" {
+		t.Errorf("%+v", got)
+	}
+}
