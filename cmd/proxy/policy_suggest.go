@@ -96,7 +96,7 @@ func writeSuggestion(found *suggest.Suggestion, tests string, stdout, stderr io.
 	}
 	_, err := io.WriteString(stdout, policy)
 	if tests != "" {
-		err = errors.Join(err, os.WriteFile(tests, []byte(found.Tests()), 0o644))
+		err = errors.Join(err, os.WriteFile(tests, []byte(found.Tests()), 0o644)) //nolint:gosec // for others to read, like the policy
 	}
 	return err
 }

@@ -259,7 +259,7 @@ func TestCertificatesOfServersAreBounded(t *testing.T) {
 			served.Certificate = append(served.Certificate, cert.Raw)
 		}
 		server := httptest.NewUnstartedServer(http.NotFoundHandler())
-		server.TLS = &tls.Config{Certificates: []tls.Certificate{served}} //nolint:gosec // of a test
+		server.TLS = &tls.Config{Certificates: []tls.Certificate{served}}
 		server.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, 0)
 		server.StartTLS()
 		t.Cleanup(server.Close)

@@ -56,10 +56,7 @@ type Pull struct {
 }
 
 // source is what else is known of the caller.
-type source struct {
-	podUID, project string
-	token           string // the same in all requests of one pull
-}
+type source struct{ podUID, project string }
 
 // TraceQuery is the start of a trace: a repository, perhaps with a tag or a digest; a CI run; or a pod.
 type TraceQuery struct {
