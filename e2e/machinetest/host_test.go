@@ -229,7 +229,7 @@ exec chroot . "$@"
 	shell := []string{"--mount", "sh", "-euc", script, "sh", filepath.Dir(h.program), os.TempDir(), "--", h.program, "node-install"}
 	output, err := h.Run(ctx, "unshare", append(append(shell, args...), "--host-root=/host")...)
 	// Each run warns about kubelets of 1.33.
-	if strings.HasPrefix(output, "warning: kubelet 1.33 ") {
+	for strings.HasPrefix(output, "warning: kubelet 1.33") {
 		_, output, _ = strings.Cut(output, "\n")
 	}
 	return output, err

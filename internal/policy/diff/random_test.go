@@ -19,7 +19,7 @@ import (
 	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
-var randomPolicies = flag.Int("random-policies", 1000, "number of pairs of policies to compare")
+var randomPolicies = flag.Int("random-policies", 300, "number of pairs of policies to compare")
 
 // author writes random policies of few names, so that much overlaps.
 type author struct {
