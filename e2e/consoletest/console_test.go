@@ -140,6 +140,7 @@ func TestPageInABrowser(t *testing.T) {
 		"who?action=pull&repository=" + url.QueryEscape(evil):      "is not the name of a repository",
 		"reach?account=prod-eu%2Fteam-a%2Fweb":                     "shared/base: pull",
 		"reach?account=prod-eu%2Fteam-b%2Fapi":                     "the annotation counts for nothing",
+		"policy":                                                   "get no token, whatever rules allow",
 		"health":                                                   "4 granted, 2 refused, 0 failed",
 		"line?id=" + url.QueryEscape(evil):                         "not among those that are remembered",
 		"?repository=" + url.QueryEscape(evil) + "&result=granted": "0 decisions",
@@ -174,7 +175,7 @@ func checkKeyboard(t *testing.T, b *browser, s *site) {
 		}
 	}
 	all := strings.Join(seen, "; ")
-	for _, want := range []string{"A Decisions", "A Who can", "A Reach", "A Health", "INPUT pod", "INPUT account", "INPUT repository", "INPUT reason", "SELECT result", "BUTTON Search", "INPUT live", "DIV wide Decisions, scrollable", "A explain the decision of"} {
+	for _, want := range []string{"A Decisions", "A Who can", "A Reach", "A Policy", "A Health", "INPUT pod", "INPUT account", "INPUT repository", "INPUT reason", "SELECT result", "BUTTON Search", "INPUT live", "DIV wide Decisions, scrollable", "A explain the decision of"} {
 		if !strings.Contains(all, want) {
 			t.Errorf("without %q: %s", want, all)
 		}
