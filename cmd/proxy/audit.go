@@ -52,7 +52,7 @@ standard error. Exit code 1 only if a file cannot be read completely.`,
 		},
 	}
 	q.Conditions(func(value *string, name, usage string) { command.Flags().StringVar(value, name, "", usage) })
-	command.Flags().BoolVar(&q.Trial, "trial", false, "only what the policy trial would have decided differently")
+	command.Flags().BoolVar(&q.Trial, "trial", false, "only requests that the policy trial would have decided differently")
 	outputFlag(command, &output, "table", "table, or json: the lines of the log")
 	return command
 }

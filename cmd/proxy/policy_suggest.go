@@ -10,30 +10,29 @@ import (
 
 	"github.com/spf13/cobra"
 
-	argument "github.com/pullpass/pullpass/internal/base/file"
+	"github.com/pullpass/pullpass/internal/base/file"
 	"github.com/pullpass/pullpass/internal/config"
 	"github.com/pullpass/pullpass/internal/config/setup"
 	"github.com/pullpass/pullpass/internal/server/suggest"
 )
 
 func policySuggestCommand() *cobra.Command {
-	var file, tests string
+	var configFile, tests string
 	var files, inventories []string
 	c := suggest.Config{}
 	command := &cobra.Command{
 		Use:   "suggest",
-		Short: "Write the rules that would grant what was refused, from the audit log",
-		Long: `Write the smallest AccessPolicy that grants what was requested and not granted, to
-standard output. --from-nothing also includes what was granted, for a policy that
-begins anew.
+		Short: "Write the rules for refused requests, from the audit log",
+		Long: `Write the smallest AccessPolicy that grants all refused access in the log, to standard
+output. --from-nothing also includes granted access, for a policy that begins anew.
 
 Each rule names exactly the callers that made the requests. ** stands for several
 repositories, and {namespace} for several namespaces, only where at least --at-least
 requests speak for it. A comment names each pattern that grants more than was
 requested. Review the rules before you use them: a request is not a permission.
 
-With --config, what the present policy grants by names is left out, and rules for
-identities[] can be suggested.`,
+With --config, access that the present policy grants by names is left out, and rules
+for identities[] can be suggested.`,
 		Example: `  pullpass policy suggest --config pullpass.yaml --audit-file audit.log > missing.yaml
   pullpass policy suggest --config pullpass.yaml --audit-file audit.log --from-nothing --tests-out policy-tests.yaml > policy.yaml
   pullpass policy suggest --config pullpass.yaml --inventory inventory.json
@@ -43,8 +42,8 @@ identities[] can be suggested.`,
 			if c.AtLeast < 1 {
 				return fmt.Errorf("--at-least %d: must be 1 or more", c.AtLeast)
 			}
-			if file != "" {
-				cfg, err := config.LoadOnce(cmd.Context(), file)
+			if configFile != "" {
+				cfg, err := config.LoadOnce(cmd.Context(), configFile)
 				if err != nil {
 					return err
 				}
@@ -62,7 +61,7 @@ identities[] can be suggested.`,
 				return err
 			}
 			for _, name := range inventories {
-				data, err := argument.ReadArgument(cmd.Context(), name, suggest.MaxInventoryBytes)
+				data, err := file.ReadArgument(cmd.Context(), name, suggest.MaxInventoryBytes)
 				if err == nil {
 					err = found.AddInventory(data)
 				}
@@ -76,8 +75,8 @@ identities[] can be suggested.`,
 	flags := command.Flags()
 	flags.StringArrayVar(&files, "audit-file", nil, "audit log, repeatable; - is standard input")
 	flags.StringArrayVar(&inventories, "inventory", nil, "output of pullpass pull-secrets -o json, repeatable: pulls of workloads count as requests")
-	flags.StringVar(&file, "config", "", "configuration file")
-	flags.BoolVar(&c.FromNothing, "from-nothing", false, "also what was granted: the policy that grants it begins anew")
+	flags.StringVar(&configFile, "config", "", "configuration file")
+	flags.BoolVar(&c.FromNothing, "from-nothing", false, "also access that was granted, for a policy that begins anew")
 	flags.IntVar(&c.AtLeast, "at-least", 3, "requests that speak for ** or {namespace}")
 	flags.StringVar(&tests, "tests-out", "", "file for AccessPolicyTests of the requests")
 	command.MarkFlagsOneRequired("audit-file", "inventory")

@@ -33,7 +33,7 @@ func traceCommand() *cobra.Command {
 	var o traceOptions
 	command := &cobra.Command{
 		Use:   "trace [REPOSITORY[:TAG|@DIGEST]]",
-		Short: "Find who pushed an image and which pods pulled it, in the audit log",
+		Short: "Find the builds that pushed an image and the pods that pulled it, in the audit log",
 		Long: `Find the builds that pushed an image and the pods that pulled it: from a repository,
 a tag, a digest, a CI run or a pod. The commands that revoke their tokens follow.
 
@@ -41,8 +41,8 @@ The gateway notes the digest of each manifest, so a tag that moved and an image 
 several tags are told apart. The token endpoint sees only which repository a token
 opens: such pushes and pulls are related by repository and time, and have no digest.
 
-The log is read twice, so it cannot be standard input. --revoke revokes at once what
-is listed; --dry-run shows what that would be.`,
+The log is read twice, so it cannot be standard input. --revoke revokes the tokens of
+all listed callers at once; with --dry-run, it only lists them.`,
 		Example: `  pullpass trace ghcr.io/acme/app:v1.2 --audit-file audit.log
   pullpass trace --run github/9876543210 --audit-file audit.log.1.gz --audit-file audit.log
   pullpass trace --pod prod-eu/team-a/web-5c9f-x2x7q --audit-file audit.log -o json
@@ -56,8 +56,8 @@ is listed; --dry-run shows what that would be.`,
 	flags.StringArrayVar(&o.files, "audit-file", nil, "audit log, repeatable (required)")
 	flags.StringVar(&o.query.Run, "run", "", "start from the pushes of a CI run: IDENTITY/ID, as for pullpass revoke")
 	flags.StringVar(&o.query.Pod, "pod", "", "start from the pulls of a pod: CLUSTER/NAMESPACE/NAME or UID")
-	flags.BoolVar(&o.revokes, "revoke", false, "revoke the tokens of those who pushed and pulled")
-	flags.BoolVar(&o.dryRun, "dry-run", false, "with --revoke: only say what would be revoked")
+	flags.BoolVar(&o.revokes, "revoke", false, "revoke the tokens of all listed callers")
+	flags.BoolVar(&o.dryRun, "dry-run", false, "with --revoke: revoke nothing")
 	flags.StringVar(&o.configFile, "config", "", "configuration file, for --revoke and its commands")
 	flags.StringVar(&o.reason, "reason", "", "with --revoke: reason, which callers see; at most 256 bytes")
 	flags.DurationVar(&o.lifetime, "for", 0, "with --revoke: duration, such as 4h (default: the longest maxTokenLifetime)")

@@ -140,7 +140,7 @@ func TestPageInABrowser(t *testing.T) {
 		"who?action=pull&repository=" + url.QueryEscape(evil):      "is not the name of a repository",
 		"reach?account=prod-eu%2Fteam-a%2Fweb":                     "shared/base: pull",
 		"reach?account=prod-eu%2Fteam-b%2Fapi":                     "the annotation counts for nothing",
-		"policy":                                                   "get no token, whatever rules allow",
+		"policy":                                                   "get no token, even if a rule allows access",
 		"health":                                                   "4 granted, 2 refused, 0 failed",
 		"line?id=" + url.QueryEscape(evil):                         "not among those that are remembered",
 		"?repository=" + url.QueryEscape(evil) + "&result=granted": "0 decisions",

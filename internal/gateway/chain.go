@@ -38,8 +38,8 @@ func (t *trust) mayLead(raw string) bool {
 
 // vouchesFor reports whether roots lead to all certificates of a chain, in whatever order they are.
 // It begins with the roots, so that only trusted keys verify. One certificate that leads elsewhere is
-// too many: its key, too, would be tried on the first certificate, which everybody knows who ever had
-// a token.
+// too many: its key, too, would be tried on the first certificate's signature. Every holder of a token
+// knows that certificate.
 func (t *trust) vouchesFor(chain []*x509.Certificate) bool {
 	trusted := slices.Clone(t.certificates)
 	for grows := true; grows; {

@@ -12,6 +12,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
+
 	"github.com/pullpass/pullpass/internal/base/lru"
 	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/exchange/nodeproof"
@@ -421,7 +423,9 @@ func (h *Handler) finish(q *request) {
 		q.silent = false
 		h.refuse(q, internalError(q))
 	}
-	conceal(q.event, q.http) // a silent request has a span, too
+	if !q.silent || trace.SpanFromContext(q.http.Context()).IsRecording() { // a silent request has a span, too
+		conceal(q.event, q.http)
+	}
 	if !q.silent {
 		q.event.Latency = h.Now().Sub(q.event.Time).Seconds()
 		h.Recorder.Record(q.event)

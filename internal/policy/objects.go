@@ -173,7 +173,7 @@ func (o *ObjectPolicy) Name() string { return o.name }
 // faults, each as AccessPolicy NAME: PATH: what is wrong: remedy.
 func (o *ObjectPolicy) Err() error { return o.fault }
 
-// IsTrial reports whether the object is only tried: what it would change is recorded.
+// IsTrial reports whether the object decides nothing and is only tried.
 func (o *ObjectPolicy) IsTrial() bool { return o.trial }
 
 // Limits of a RepositoryAccess, because its author is not trusted.

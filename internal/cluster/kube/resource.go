@@ -114,8 +114,7 @@ func (r *resource) confirm(namespace, name, uid string) (object, bool) {
 		key, want := digestOf(namespace, name), digestOf("", uid)
 		r.mu.RLock()
 		defer r.mu.RUnlock()
-		known, ok := r.uids[key]
-		return object{uid: uid}, ok && known == want
+		return object{uid: uid}, r.uids[key] == want
 	}
 	found, ok := r.find(namespace, name)
 	return found, ok && found.uid == uid

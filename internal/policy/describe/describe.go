@@ -12,6 +12,7 @@ import (
 	"github.com/pullpass/pullpass/internal/base/term"
 	"github.com/pullpass/pullpass/internal/policy"
 	"github.com/pullpass/pullpass/internal/policy/action"
+	"github.com/pullpass/pullpass/internal/policy/reach"
 	"github.com/pullpass/pullpass/internal/policy/subjects"
 )
 
@@ -35,7 +36,7 @@ func sentences(cluster string, rules []policy.WrittenRule) []Sentence {
 func denials(cluster string, list []policy.WrittenDenial) []Sentence {
 	all := make([]Sentence, len(list))
 	for i, d := range list {
-		all[i] = Sentence{d.Name, d.Origin, cluster, capital(who(d.Subjects)) + " get no token, whatever rules allow."}
+		all[i] = Sentence{d.Name, d.Origin, cluster, capital(who(d.Subjects)) + " get no token, even if a rule allows access."}
 	}
 	return all
 }
@@ -54,7 +55,10 @@ func rule(r *policy.WrittenRule) string {
 	}
 	text := capital(callers) + " may " + and(what)
 	if len(r.Services) > 0 {
-		text += " at " + or(r.Services)
+		text += " at " + strictyaml.List(r.Services)
+	}
+	if r.InObject {
+		text += ", within the limit for objects of its cluster"
 	}
 	switch {
 	case r.Annotation != "" && r.Requests:
@@ -99,11 +103,10 @@ func who(list []subjects.Match) string {
 
 func match(m *subjects.Match) string {
 	var b strings.Builder
-	onlyTokens := m.TokenIDs != nil && m.Clusters == nil && m.Namespaces == nil && m.ServiceAccounts == nil && m.Nodes == nil && m.NamespaceSelector == nil
 	switch {
 	case m.Identities != nil:
-		b.WriteString("callers of " + or(m.Identities))
-	case onlyTokens:
+		b.WriteString("callers of " + strictyaml.List(m.Identities))
+	case m.OnlyTokenIDs():
 		b.WriteString("the holders")
 	case isAny(m.ServiceAccounts):
 		b.WriteString("all ServiceAccounts")
@@ -112,7 +115,7 @@ func match(m *subjects.Match) string {
 	}
 	add := func(words string, globs []string) {
 		if !isAny(globs) {
-			b.WriteString(" " + words + " " + or(globs))
+			b.WriteString(" " + words + " " + strictyaml.List(globs))
 		}
 	}
 	add("in namespace", m.Namespaces)
@@ -123,7 +126,7 @@ func match(m *subjects.Match) string {
 	add("on node", m.Nodes)
 	add("of the token", m.TokenIDs)
 	for i, c := range m.Claims {
-		b.WriteString(map[bool]string{true: " with ", false: " and "}[i == 0] + c.Name + " " + or(c.Values))
+		b.WriteString(map[bool]string{true: " with ", false: " and "}[i == 0] + c.Name + " " + strictyaml.List(c.Values))
 	}
 	if m.Condition != nil {
 		fmt.Fprintf(&b, " that meet the condition %s", term.QuoteValue(m.Condition.String()))
@@ -136,15 +139,12 @@ func isAny(globs []string) bool {
 	return globs == nil || slices.ContainsFunc(globs, func(glob string) bool { return strings.Trim(glob, "*") == "" })
 }
 
-func and(list []string) string { return join(list, "and") }
-
-func or(list []string) string { return join(list, "or") }
-
-func join(list []string, word string) string {
-	if len(list) < 2 {
-		return strings.Join(list, "")
+func and(list []string) string {
+	last := len(list) - 1
+	if last == 0 {
+		return list[0]
 	}
-	return strings.Join(list[:len(list)-1], ", ") + " " + word + " " + list[len(list)-1]
+	return strings.Join(list[:last], ", ") + " and " + list[last]
 }
 
 func capital(s string) string { return strings.ToUpper(s[:1]) + s[1:] }
@@ -173,11 +173,7 @@ func Of(files *policy.Policy, objects map[string]*policy.Policies) *Description 
 func WriteText(w io.Writer, d *Description) error {
 	var b strings.Builder
 	for _, s := range append(slices.Clone(d.Rules), d.Deny...) {
-		where := term.Line(s.Origin)
-		if s.Cluster != "" {
-			where += " of cluster " + term.Plain(s.Cluster)
-		}
-		fmt.Fprintf(&b, "%s (%s)\n  %s\n", term.Plain(s.Name), where, term.Line(s.Sentence))
+		fmt.Fprintf(&b, "%s (%s)\n  %s\n", term.Plain(s.Name), term.Line(reach.Where(s.Origin, s.Cluster)), term.Line(s.Sentence))
 	}
 	_, err := io.WriteString(w, b.String())
 	return err

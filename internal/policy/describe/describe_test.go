@@ -50,8 +50,8 @@ deny:
 		"All ServiceAccounts may pull {namespace}/**, as far as a RepositoryAccess of their namespace requests it.",
 		"Callers without a token may pull public/**.",
 		`Callers of github with ref refs/heads/main and repository_id 42 or 43 that meet the condition "claims.event_name == \"push\"" may pull and push team-a/web.`,
-		"All ServiceAccounts in namespace team-bad get no token, whatever rules allow.",
-		"The holders of the token a or b get no token, whatever rules allow.",
+		"All ServiceAccounts in namespace team-bad get no token, even if a rule allows access.",
+		"The holders of the token a or b get no token, even if a rule allows access.",
 	} {
 		if got[i].Sentence != want {
 			t.Errorf("%s:\n%s\nwant\n%s", got[i].Name, got[i].Sentence, want)

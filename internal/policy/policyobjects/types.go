@@ -7,7 +7,7 @@ import "github.com/pullpass/pullpass/internal/policy"
 type AccessPolicy struct {
 	Rules []policy.Rule   `json:"rules" schema:"nonempty"` // who may have what, within clusters[].kubernetes.objects.within
 	Deny  []policy.Denial `json:"deny"`                    // who gets no token, whatever rules say; also those of policy files
-	Trial bool            `json:"trial"`                   // decides nothing: what it would change is recorded
+	Trial bool            `json:"trial"`                   // decides nothing: differences are recorded
 }
 
 // RepositoryAccess is the spec of a RepositoryAccess.

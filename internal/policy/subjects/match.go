@@ -98,12 +98,13 @@ func (m *Match) mismatch(a *Asker) string {
 // This includes a denial with a condition, which can apply to both.
 func (m *Match) matchKind(id *oidc.Identity) bool {
 	if m.Identities == nil {
-		return id.External == nil || m.onlyTokenIDs()
+		return id.External == nil || m.OnlyTokenIDs()
 	}
 	return id.External != nil && slices.Contains(m.Identities, id.External.Provider)
 }
 
-func (m *Match) onlyTokenIDs() bool {
+// OnlyTokenIDs reports whether the subject names tokens alone.
+func (m *Match) OnlyTokenIDs() bool {
 	return m.TokenIDs != nil && m.Clusters == nil && m.Namespaces == nil && m.ServiceAccounts == nil && m.Nodes == nil &&
 		m.NamespaceSelector == nil
 }

@@ -20,7 +20,7 @@ import (
 // Query selects events. All conditions that are set must hold.
 type Query struct {
 	TokenID, Repository, Pod, ServiceAccount, Project, Run, Since, Until string
-	Trial                                                                bool // only what the policy trial would have decided differently
+	Trial                                                                bool // only requests that the policy trial would have decided differently
 }
 
 // Conditions calls each for every condition, with its name and meaning as a flag of a command.

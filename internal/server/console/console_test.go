@@ -235,7 +235,7 @@ func TestPolicyIsDescribed(t *testing.T) {
 	body := get(h, "/console/policy").Body.String()
 	for _, want := range []string{
 		`<tr><th scope="row">own</th><td>All ServiceAccounts in namespace team-* may pull {namespace}/**.</td><td>2</td><td>2026-03-01 12:00:02</td>`,
-		`<tr><th scope="row">bad</th><td>All ServiceAccounts in namespace team-bad get no token, whatever rules allow.</td><td>1</td><td>2026-03-01 12:00:01</td>`,
+		`<tr><th scope="row">bad</th><td>All ServiceAccounts in namespace team-bad get no token, even if a rule allows access.</td><td>1</td><td>2026-03-01 12:00:01</td>`,
 		"would have granted more to 0 requests, and less to 1", "since 2026-03-01 12:00:00 UTC",
 	} {
 		if !strings.Contains(body, want) {

@@ -99,7 +99,7 @@ var (
 	trialDifferences = &metric{
 		name: "pullpass_trial_differences_total", kind: counter,
 		help:   "Token requests that the policy trial would have decided differently.",
-		labels: []label{{name: "change", values: []string{"gained", "lost"}, means: "what the trial grants and the policy does not, or the other way round"}},
+		labels: []label{{name: "change", values: []string{"gained", "lost"}, means: "access that only the trial grants, or only the policy"}},
 		act:    alert("PullpassTrialLoses"),
 	}
 	exchangeMetrics = []*metric{

@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"github.com/pullpass/pullpass/internal/base/strictyaml"
+	"github.com/pullpass/pullpass/internal/base/term"
 	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/policy"
@@ -131,11 +132,12 @@ func (s *Suggestion) note(at place, actions action.Set, e *exchange.Event) {
 	}
 	n.actions |= actions
 	n.lines++
-	i, _ := slices.BinarySearch(n.first, e.ID)
-	if n.first = slices.Insert(n.first, i, e.ID); len(n.first) > maxShown {
+	id := term.Plain(e.ID) // it becomes a part of a comment
+	i, _ := slices.BinarySearch(n.first, id)
+	if n.first = slices.Insert(n.first, i, id); len(n.first) > maxShown {
 		n.first = n.first[:maxShown]
 	}
-	if n.first[0] == e.ID && e.Identity != nil {
+	if n.first[0] == id && e.Identity != nil {
 		n.claims = e.Identity.Claims
 	}
 }

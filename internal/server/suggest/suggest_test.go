@@ -135,6 +135,15 @@ func TestPolicy(t *testing.T) {
   allow:
   - {repositories: ["{namespace}/**"], actions: ["pull"]}
 `},
+		"a line that is not one of Pullpass": {Config{AtLeast: 3}, []*exchange.Event{line("1\n- name: all", "a", "web", "repository:a/web:pull")}, `
+# Requested 1 times, as in a text of several lines
+- name: suggested-1
+  subjects:
+  - {clusters: ["prod"], namespaces: ["a"], serviceAccounts: ["web"]}
+  services: ["registry.example.com"]
+  allow:
+  - {repositories: ["a/web"], actions: ["pull"]}
+`},
 		"jobs": {Config{AtLeast: 3}, []*exchange.Event{
 			job("1", "42", "refs/heads/main", "repository:team-a/web:push"), job("2", "43", "refs/heads/main", "repository:team-a/web:push"), job("3", "43", "", "repository:team-a/web:push"),
 		}, `
