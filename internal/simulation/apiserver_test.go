@@ -83,7 +83,7 @@ func (c *cluster) denies(r *http.Request, body []byte, namespace, name string, i
 	isUpdate := r.Method == http.MethodPut && old != nil
 	switch {
 	case isUpdate && !isOne(old):
-		return c.foreign
+		return "the Secret belongs to another program"
 	case !isOne(sent):
 		return "the Secret is not one of a ServiceAccount"
 	case isUpdate && ownerOf(old) != owned:

@@ -17,7 +17,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -112,7 +111,6 @@ type cluster struct {
 
 	world              *world
 	wards              []*ward
-	foreign            string               // the words of the admission policy about a Secret of others
 	opts               map[string]bool      // namespaces that have opted in
 	edited             map[string]time.Time // when a policy object was
 	lease, statusLease atomic.Pointer[takeover]
@@ -185,9 +183,6 @@ func (w *world) newCluster(name string) *cluster {
 	c.keys.set(nil)
 	c.rotate(w, true)
 	var objects sync.Mutex // the server's maps are read while it answers
-	manifest, err := os.ReadFile(testkit.InModule("deploy/kubernetes/pull-secrets-controller.yaml"))
-	testkit.Must(w.t, err)
-	c.foreign = string(regexp.MustCompile(`the Secret is \w+ else's`).Find(manifest))
 	c.newWards()
 	for _, n := range namespaces {
 		c.api.Put("serviceaccounts", object(n, "web", "sa-"+name+"-"+n))
