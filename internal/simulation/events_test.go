@@ -219,7 +219,7 @@ func (w *world) revokes() {
 		d.kind, d.cluster, d.namespace = "account", t.cluster.name, t.namespace
 		target = state.Target{Kind: state.TargetServiceAccount, Cluster: d.cluster, Namespace: d.namespace, Name: "web"}
 	case 1:
-		d.kind, d.cluster, d.name = "node", t.cluster.name, fmt.Sprint("node-", t.node)
+		d.kind, d.cluster, d.name = "node", t.cluster.name, fmt.Sprint("node-", max(t.node, 0)) // no node has the token of a Secret
 		target = state.Target{Kind: state.TargetNode, Cluster: d.cluster, Name: d.name}
 	case 2, 3:
 		d.kind, d.name = "pod", t.uid
