@@ -16,6 +16,10 @@ const maxFiles = 64
 var (
 	errImports = fmt.Errorf("imports more than %d files; import fewer", maxFiles)
 	errVersion = errors.New("has a version that is not known here; write 1 to 4")
+	errOther   = errors.New("has a registry in a section of the CRI plugin that is of another version, which some versions of containerd convert over config_path; move its settings to the section of the file's version")
+	errImport  = errors.New("is imported and does not exist, so containerd would not start; create it, or remove the import")
+	errPattern = errors.New("imports a relative pattern, which containerd 1.6 does not resolve in the directory of the file; write an absolute one")
+	errMixed   = errors.New("has another version than the main file, and containerd 1 reads all files in the version of the last one; write the same version into both")
 	errReplace = errors.New("has a section of the CRI plugin without config_path, and containerd 1 then drops the config_path of the files before; write config_path into this section, too")
 )
 
@@ -56,6 +60,9 @@ func Read(r Reader, main string) (s Settings, err error) {
 			return s, fmt.Errorf("%s: %w", main, errImports)
 		}
 		content, err := r.Read(name)
+		if err == nil && content == nil && name != main {
+			err = fmt.Errorf("%s: %w", name, errImport)
+		}
 		if err != nil {
 			return s, err
 		}
@@ -71,11 +78,15 @@ func Read(r Reader, main string) (s Settings, err error) {
 			return s, fmt.Errorf("%s: %w", name, err)
 		}
 		for _, pattern := range f.Imports {
+			isPattern := strings.Contains(pattern, "*")
 			if !path.IsAbs(pattern) {
+				if isPattern && version < 3 {
+					return s, fmt.Errorf("%s: %w", name, errPattern)
+				}
 				pattern = path.Join(path.Dir(name), pattern)
 			}
 			imported := []string{path.Clean(pattern)}
-			if strings.Contains(pattern, "*") {
+			if isPattern {
 				if imported, err = r.Glob(imported[0]); err != nil {
 					return s, err
 				}
@@ -103,13 +114,15 @@ func parse(content []byte) (f file, err error) {
 	return f, nil
 }
 
-// take takes the settings of a file. The version of the first file holds for files without one. It
-// ignores a section that the file's version does not have: some versions of containerd convert it, but
-// others ignore it.
+// take takes the settings of a file. The version of the first file holds for files without one. Of a
+// section that the file's version does not have, it takes nothing: some versions of containerd convert
+// it, but others ignore it.
 func (s *Settings) take(f file, version int) error {
-	const old, images = "io.containerd.grpc.v1.cri", "io.containerd.cri.v1.images"
+	const oldest, old, images = "cri", "io.containerd.grpc.v1.cri", "io.containerd.cri.v1.images"
 	var sections []string // of the CRI plugin, in one of which the images are
 	switch {
+	case version < 3 && f.Version != 0 && f.Version < 3 && (f.Version == 2) != (version == 2):
+		return errMixed
 	case f.Version == 0 && version >= 3:
 		sections = []string{old, images} // containerd 2 converts the file as one of version 1
 	case f.Version == 0 && version == 2, f.Version == 2:
@@ -117,7 +130,7 @@ func (s *Settings) take(f file, version int) error {
 	case f.Version == 3, f.Version == 4:
 		sections = []string{images}
 	case f.Version == 0, f.Version == 1:
-		sections = []string{"cri"}
+		sections = []string{oldest}
 	default:
 		return errVersion
 	}
@@ -141,6 +154,23 @@ func (s *Settings) take(f file, version int) error {
 			if value, is := in["use_local_image_pull"].(bool); is {
 				s.Local = &value
 			}
+		}
+	}
+	if f.Version == 4 {
+		return nil // nothing is converted
+	}
+	others := []string{old, images}
+	if f.Version < 2 {
+		others = append(others, oldest)
+	}
+	for _, name := range others {
+		section, _ := f.Plugins[name].(map[string]any)
+		value, has := section["registry"]
+		registry, _ := value.(map[string]any)
+		set, isSet := registry["config_path"].(string)
+		// A conversion replaces the whole registry, so a missing config_path counts, too.
+		if has && (isSet || !slices.Contains(sections, name)) && s.ConfigPath != "" && set != s.ConfigPath {
+			return errOther
 		}
 	}
 	return nil

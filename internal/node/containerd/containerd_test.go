@@ -18,6 +18,8 @@ const (
 	v3 = "[plugins.'io.containerd.cri.v1.images'.registry]\n"
 	v2 = "[plugins.'io.containerd.grpc.v1.cri'.registry]\n"
 	v1 = "[plugins.cri.registry]\n"
+
+	runtimes = "[plugins.'io.containerd.grpc.v1.cri'.containerd.runtimes.nvidia]\nruntime_type = 'io.containerd.runc.v2'\n"
 )
 
 // files implements Reader.
@@ -27,7 +29,10 @@ func (f files) Read(name string) ([]byte, error) {
 	if name == "/broken" {
 		return nil, errors.New("broken")
 	}
-	return []byte(f[name]), nil
+	if content, is := f[name]; is {
+		return []byte(content), nil
+	}
+	return nil, nil
 }
 
 func (f files) Glob(pattern string) (found []string, err error) {
@@ -61,7 +66,10 @@ func TestRead(t *testing.T) {
 		"version 3, the section of 2":        {files{main: "version = 3\n" + v2 + set("/a")}, ""},
 		"version 2, the section of 3":        {files{main: "version = 2\n" + v3 + set("/a")}, ""},
 		"no version, the section of 2":       {files{main: v2 + set("/a")}, ""},
-		"version 3, both sections":           {files{main: "version = 3\n" + v3 + set("/a") + v2 + set("/b")}, "/a"},
+		"version 3, both sections":           {files{main: "version = 3\n" + v3 + set("/a") + v2 + set("/a")}, "/a"},
+		"version 3, runtimes of 2":           {files{main: "version = 3\n" + v3 + set("/a") + runtimes}, "/a"},
+		"version 4, both sections":           {files{main: "version = 4\n" + v3 + set("/a") + v2 + set("/b")}, "/a"},
+		"version 3, a later file of 2":       {files{main: "version = 3\nimports = ['/x.toml']\n" + v3 + set("/a"), "/x.toml": "version = 2\n" + v2 + "headers = {}\n"}, "/a"},
 		"in dots":                            {files{main: "version = 3\n[plugins.'io.containerd.cri.v1.images']\nregistry.config_path = '/a'\n"}, "/a"},
 		"inline":                             {files{main: "version = 3\nplugins = {'io.containerd.cri.v1.images' = {registry = {config_path = '/a'}}}\n"}, "/a"},
 		"in a text of several lines":         {files{main: "version = 3\nroot = '''\n" + v3 + set("/a") + "'''\n"}, ""},
@@ -70,7 +78,7 @@ func TestRead(t *testing.T) {
 		"not a text":                         {files{main: "version = 3\n" + v3 + "config_path = 5\n"}, ""},
 		"an import":                          {files{main: "version = 3\nimports = ['/x.toml']\n" + v3 + set("/a"), "/x.toml": "version = 3\n" + v3 + set("/b")}, "/b"},
 		"an import without the setting":      {files{main: "version = 3\nimports = ['/x.toml']\n" + v3 + set("/a"), "/x.toml": "version = 3\n" + v3}, "/a"},
-		"a missing import":                   {files{main: "version = 3\nimports = ['/x.toml']\n" + v3 + set("/a")}, "/a"},
+		"an empty import":                    {files{main: "version = 3\nimports = ['/x.toml']\n" + v3 + set("/a"), "/x.toml": ""}, "/a"},
 		"a relative import":                  {files{main: "version = 3\nimports = ['../x/y.toml']\n", "/etc/x/y.toml": "version = 3\n" + v3 + set("/b")}, "/b"},
 		"a pattern":                          {files{main: "version = 3\nimports = ['conf.d/*.toml']\n", "/etc/containerd/conf.d/1.toml": "version = 3\n" + v3 + set("/a"), "/etc/containerd/conf.d/2.toml": "version = 3\n" + v3 + set("/b"), "/etc/containerd/conf.d/3.toml.bak": "version = 3\n" + v3 + set("/c")}, "/b"},
 		"a directory that is not imported":   {files{main: "version = 3\n", "/etc/containerd/conf.d/1.toml": "version = 3\n" + v3 + set("/a")}, ""},
@@ -88,7 +96,7 @@ func TestRead(t *testing.T) {
 			t.Errorf("%s: %q, %v, want %q", name, got.ConfigPath, err, test.want)
 		}
 	}
-	got := testkit.Value(Read(files{main: "imports = ['/x.toml', '/y.toml']\n", "/x.toml": "imports = ['/z.toml']\n"}, main))(t)
+	got := testkit.Value(Read(files{main: "imports = ['/x.toml', '/y.toml']\n", "/x.toml": "imports = ['/z.toml']\n", "/y.toml": "", "/z.toml": ""}, main))(t)
 	if want := []string{main, "/x.toml", "/y.toml", "/z.toml"}; !slices.Equal(got.Files, want) {
 		t.Errorf("read %q, want %q", got.Files, want)
 	}
@@ -100,7 +108,9 @@ func TestReadRefuses(t *testing.T) {
 	for i := range maxFiles {
 		many[fmt.Sprintf("/x/%d", i)] = ""
 	}
-	nvidia := "version = 2\n[plugins.'io.containerd.grpc.v1.cri'.containerd.runtimes.nvidia]\nruntime_type = 'io.containerd.runc.v2'\n"
+	imported := func(version, text string) files {
+		return files{main: "version = 3\nimports = ['/x.toml']\n" + v3 + "config_path = '/a'\n", "/x.toml": version + text}
+	}
 	for name, test := range map[string]struct {
 		files files
 		want  string
@@ -112,8 +122,20 @@ func TestReadRefuses(t *testing.T) {
 		"a file that cannot be read": {files{main: "imports = ['/broken']"}, "broken"},
 		"files that cannot be found": {files{main: "imports = ['/broken/*']"}, "broken"},
 		"very many":                  {many, main + ": imports more than 64 files"},
+		// containerd would not start with it, and containerd 1.6 looks for it in its working directory.
+		"a missing import":   {files{main: "imports = ['/x.toml']\n"}, "/x.toml: is imported and does not exist"},
+		"versions 2 and 1":   {files{main: "version = 2\nimports = ['/x.toml']\n" + v2 + "config_path = '/a'\n", "/x.toml": "version = 1\n"}, "/x.toml: has another version"},
+		"versions 1 and 2":   {files{main: "imports = ['/x.toml']\n" + v1 + "config_path = '/a'\n", "/x.toml": "version = 2\n"}, "/x.toml: has another version"},
+		"a relative pattern": {files{main: "version = 2\nimports = ['conf.d/*.toml']\n"}, main + ": imports a relative pattern"},
+		// containerd 2.3 and 2.4 convert these, and then have no config_path, or that one.
+		"version 3, another path in the section of 2":   {files{main: "version = 3\n" + v3 + "config_path = '/a'\n" + v2 + "config_path = '/b'\n"}, main + ": has a registry in a section"},
+		"version 3, an empty registry of 2":             {files{main: "version = 3\n" + v3 + "config_path = '/a'\n" + v2}, main + ": has a registry in a section"},
+		"a later file of 2 with the section of 3":       {imported("version = 2\n", v3+"config_path = '/b'\n"), "/x.toml: has a registry in a section"},
+		"a later file of 1 with the section of 2":       {imported("version = 1\n", v2+"config_path = '/b'\n"), "/x.toml: has a registry in a section"},
+		"a later file without version, of 1":            {imported("", v1+"config_path = '/b'\n"), "/x.toml: has a registry in a section"},
+		"a later file without version, of two versions": {imported("", v2+"config_path = '/c'\n"+v3+"config_path = '/b'\n"), "/x.toml: has a registry in a section"},
 		// containerd 1 replaces a section as a whole, and containerd 2 merges both.
-		"a section again, of 2": {files{main: "version = 2\nimports = ['/x.toml']\n" + v2 + "config_path = '/a'\n", "/x.toml": nvidia}, "/x.toml: has a section of the CRI plugin without config_path"},
+		"a section again, of 2": {files{main: "version = 2\nimports = ['/x.toml']\n" + v2 + "config_path = '/a'\n", "/x.toml": "version = 2\n" + runtimes}, "/x.toml: has a section of the CRI plugin without config_path"},
 	} {
 		if _, err := Read(test.files, main); err == nil || !strings.HasPrefix(err.Error(), test.want) {
 			t.Errorf("%s: %v", name, err)
