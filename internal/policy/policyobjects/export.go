@@ -56,10 +56,15 @@ func ToObject(name string, file policy.File) ([]byte, error) {
 }
 
 // ToFile turns the AccessPolicies of the set into an equivalent policy file for their cluster. The
-// limit on objects does not apply to files.
+// limit on objects does not apply to files. An object with spec.trial is an error.
 func (s *Set) ToFile(cluster string) ([]byte, error) {
 	if len(s.rules) == 0 || len(s.requests) > 0 {
 		return nil, fmt.Errorf("only objects of kind %s become a policy file: leave out others", policy.Kind)
+	}
+	for _, object := range s.policies {
+		if object.IsTrial() {
+			return nil, fmt.Errorf("%s %s: spec.trial: it decides nothing, but a policy file would; leave it out, or remove spec.trial to export it for policyTrial", policy.Kind, object.Name())
+		}
 	}
 	type field struct {
 		name string

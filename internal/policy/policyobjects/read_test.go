@@ -169,6 +169,8 @@ func TestToFileHasOnlyTheFieldsOfItsObjects(t *testing.T) {
 		object("a", "{rules: [{name: r, "+rule+"}]}"):                                                                        {text: "name: r", not: "deny"},
 		object("a", "{deny: [{name: r, subjects: [{namespaces: [a]}]}]}"):                                                    {text: "name: r", not: "rules"},
 		object("a", "{rules: [{name: r, "+rule+"}, {name: b-r, "+rule+"}]}") + object("b", "{rules: [{name: r, "+rule+"}]}"): {fault: "the policy file: "},
+		object("a", "{rules: [{name: r, "+rule+"}]}") + object("b", "{trial: true, rules: [{name: s, "+rule+"}]}"):           {fault: "AccessPolicy b: spec.trial: it decides nothing"},
+		object("a", "{trial: false, rules: [{name: r, "+rule+"}]}"):                                                          {text: "name: r", not: "trial"},
 	} {
 		var set Set
 		if objects != "" {
