@@ -50,7 +50,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	case errors.Is(err, errReported):
 		return 2
 	}
-	fmt.Fprintf(stderr, "kubectl pullpass: %v\n", err)
+	fmt.Fprintf(stderr, "kubectl pullpass: %s\n", kubectl.Plain(err.Error()))
 	return 2
 }
 

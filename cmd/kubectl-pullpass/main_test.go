@@ -191,7 +191,7 @@ func (*rig) runs(code int) http.HandlerFunc {
 			case corev1.StreamTypeStdout:
 				fmt.Fprintf(stream, "%s: %q", query.Get("container"), query["command"])
 			case corev1.StreamTypeStderr:
-				fmt.Fprint(stream, "and its errors")
+				fmt.Fprint(stream, "and its errors\x1b[2J")
 			default:
 				status := object{"status": "Success"}
 				if code != 0 {
@@ -445,7 +445,9 @@ func TestRevoke(t *testing.T) {
 		t.Errorf("%d requests with an invalid token id", n)
 	}
 	r.Fail("create pods/exec", r.runs(1))
-	r.expect(t, 2, "revoke list", "and its errors", "!kubectl pullpass:")
+	r.expect(t, 2, "revoke list", "and its errors?[2J", "!kubectl pullpass:", "!\x1b")
+	r.Fail("create pods/exec", kubetest.Status(http.StatusInternalServerError, "InternalError", "from a kubelet\x1b[2J"))
+	r.expect(t, 2, "revoke list", "from a kubelet?[2J", "!\x1b")
 	r.Fail("create pods/exec", forbidden)
 	r.expect(t, 2, "revoke list", "you may not create pods/exec in namespace pullpass; ", "kubectl auth can-i create pods --subresource=exec -n pullpass")
 	r.Fail("create selfsubjectreviews", forbidden)

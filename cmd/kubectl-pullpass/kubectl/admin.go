@@ -46,7 +46,7 @@ func (c *Cluster) InPod(ctx context.Context, command, args []string, stdout, std
 	if err != nil {
 		return err
 	}
-	err = executor.StreamWithContext(ctx, remotecommand.StreamOptions{Stdout: stdout, Stderr: stderr})
+	err = executor.StreamWithContext(ctx, remotecommand.StreamOptions{Stdout: plainWriter{stdout}, Stderr: plainWriter{stderr}})
 	var exit exec.CodeExitError
 	switch {
 	case transport.forbidden:

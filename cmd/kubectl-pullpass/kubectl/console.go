@@ -61,7 +61,7 @@ func (c *Cluster) ask(ctx context.Context, pod *corev1.Pod, question string, que
 		if status == http.StatusNotFound {
 			return nil, errors.New("the console of Pullpass is off, or too old for this program; an administrator can set admin.console: true")
 		}
-		return nil, fmt.Errorf("the console of Pullpass: %d %s", status, plain(string(body)))
+		return nil, fmt.Errorf("the console of Pullpass: %d %s", status, Plain(string(body)))
 	}
 	var answer Answer
 	if err := json.Unmarshal(body, &answer); err != nil {
@@ -71,9 +71,9 @@ func (c *Cluster) ask(ctx context.Context, pod *corev1.Pod, question string, que
 	case status == http.StatusNotFound:
 		return nil, errNotRemembered
 	case status != http.StatusOK:
-		return nil, errors.New(plain(answer.Problem))
+		return nil, errors.New(Plain(answer.Problem))
 	}
-	answer.Text = plain(answer.Text)
+	answer.Text = Plain(answer.Text)
 	return &answer, nil
 }
 
@@ -144,13 +144,23 @@ func portOf(pod *corev1.Pod) int32 {
 	return adminPortElse
 }
 
-// plain removes characters that a terminal could act on. Another program could answer in the place
+// Plain removes characters that a terminal could act on. Another program could answer in the place
 // of Pullpass, and a kubelet could be in the hands of others.
-func plain(s string) string {
-	return strings.Map(func(r rune) rune {
-		if r == '\n' || ' ' <= r && r <= '~' {
-			return r
-		}
-		return '?'
-	}, strings.TrimRight(s, "\n"))
+func Plain(s string) string { return strings.Map(shown, strings.TrimRight(s, "\n")) }
+
+func shown(r rune) rune {
+	if r == '\n' || ' ' <= r && r <= '~' {
+		return r
+	}
+	return '?'
+}
+
+// plainWriter writes what Plain leaves.
+type plainWriter struct{ to io.Writer }
+
+func (w plainWriter) Write(b []byte) (int, error) {
+	if _, err := io.WriteString(w.to, strings.Map(shown, string(b))); err != nil {
+		return 0, err
+	}
+	return len(b), nil
 }

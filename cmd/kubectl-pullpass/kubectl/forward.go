@@ -57,7 +57,7 @@ func (c *Cluster) dial(ctx context.Context, pod *corev1.Pod, port int32) (net.Co
 	go func() {
 		text, err := io.ReadAll(io.LimitReader(faults, maxFaultBytes))
 		if len(text) > 0 {
-			err = fmt.Errorf("the port-forward: %s", plain(string(text)))
+			err = fmt.Errorf("the port-forward: %s", Plain(string(text)))
 		}
 		forwarded.fault <- err
 	}()
