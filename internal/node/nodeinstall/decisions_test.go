@@ -398,7 +398,7 @@ func TestFlagsInFiles(t *testing.T) {
 		t.Errorf("%q, %v", got, err)
 	}
 	for content, want := range map[string]string{
-		"X=--a": "--a", "#X=--a\n": "", ";X=--a\n": "", " # X\n\n \n": "", "; a \\\nX=--a": "--a", "# a \\\nX=--a": "--a", "X\n": "", "Y=--a\n": "", "X=--a\nX=\"--b\"\n": "--b",
+		"X=--a": "--a", "#X=--a\n": "", ";X=--a\n": "", " # X\n\n \n": "", "; a \\\n# b\nX=--a": "--a", "X=--a\n# a \\\n": "--a", "X\n": "", "Y=--a\n": "", "X=--a\nX=\"--b\"\n": "--b",
 	} {
 		if got, err := (edit{Form: formEnvironment, Variable: "X"}).flags([]byte(content)); err != nil || strings.Join(got, " ") != want {
 			t.Errorf("%q: %q, %v", content, got, err)

@@ -325,14 +325,20 @@ type assignment struct {
 // assignment finds the last assignment, which counts (systemd.exec(5), EnvironmentFile). With an
 // error, it finds none.
 func (e edit) assignment(content []byte) (a assignment, found bool, err error) {
-	at := 0
+	at, isComment := 0, false
+	// Before systemd 254, a comment that ends with a backslash continues on the next line.
+	continued := fmt.Errorf("%w: a comment ends with \\; remove the \\", errForm)
 	for line := range bytes.Lines(content) {
 		begin := at
 		at += len(line)
 		text := bytes.TrimRight(line, " \t\r\n")
 		indent := len(text) - len(bytes.TrimLeft(text, " \t"))
 		if indent == len(text) || text[indent] == '#' || text[indent] == ';' {
+			isComment = bytes.HasSuffix(bytes.TrimRight(line, "\r\n"), []byte(`\`))
 			continue
+		}
+		if isComment {
+			return a, false, continued
 		}
 		if text[len(text)-1] == '\\' {
 			return a, false, fmt.Errorf("%w: a line ends with \\; write each variable on one line", errForm)
@@ -353,6 +359,9 @@ func (e edit) assignment(content []byte) (a assignment, found bool, err error) {
 		}
 		a.start = a.end - len(value)
 		found = true
+	}
+	if isComment && !found {
+		return a, false, continued // our line would follow
 	}
 	return a, found, nil
 }

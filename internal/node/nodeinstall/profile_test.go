@@ -157,6 +157,8 @@ func TestProfileNeedsWhatItKnows(t *testing.T) {
 			h.put("etc/containerd/config.toml", "[plugins.cri.registry]\nconfig_path = \"certs.d\"\n")
 		}, ErrProfile, "not an absolute path"},
 		"lines of flags that go on": {"aks", func(h *host) { h.put("etc/default/kubelet", "KUBELET_FLAGS=--a \\\n --b\n") }, errForm, "a line ends with"},
+		"a comment that goes on":    {"aks", func(h *host) { h.put("etc/default/kubelet", "# flags: \\\nKUBELET_FLAGS=--a\n") }, errForm, "a comment ends with"},
+		"a comment that would":      {"aks", func(h *host) { h.put("etc/default/kubelet", "# flags: \\\n#  --b \\\n") }, errForm, "a comment ends with"},
 		"quotes within quotes":      {"gke", func(h *host) { h.put("etc/default/kubelet", `KUBELET_OPTS="--a=\"b\""`) }, errForm, "quotes within quotes"},
 		"earlier flags in an odd file": {"kubeadm", func(h *host) {
 			h.put("var/lib/kubelet/kubeadm-flags.env", `KUBELET_KUBEADM_ARGS="--a=\"b\""`)
