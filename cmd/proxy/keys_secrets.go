@@ -64,11 +64,13 @@ func (o *keySecretsOptions) keep(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
+	var faults []error // one Secret must not keep the others from being renewed
 	for i, leaf := range leaves {
 		name := leaf.CommonName
 		ca, isNew, err := keeper.Keep(cmd.Context(), name, leaf)
 		if err != nil {
-			return err
+			faults = append(faults, err)
+			continue
 		}
 		if isNew {
 			fmt.Fprintf(cmd.OutOrStdout(), "%s: a new certificate and key\n", name)
@@ -77,11 +79,11 @@ func (o *keySecretsOptions) keep(cmd *cobra.Command) error {
 		}
 		if i == 0 && o.trust != "" {
 			if err := keeper.Publish(cmd.Context(), namespace, configMap, ca); err != nil {
-				return err
+				faults = append(faults, err)
 			}
 		}
 	}
-	return nil
+	return errors.Join(faults...)
 }
 
 // leaves returns the contents of the Secrets, servers first. The common name is that of the Secret.

@@ -45,6 +45,8 @@ func TestKeysSecrets(t *testing.T) {
 		"--signing=signing --trust=a/b": "--trust: give",
 		"--server=serving=a --trust=a":  "--trust: give",
 		"--server=missing=a":            "missing",
+		// One Secret does not keep the others from being renewed.
+		"--server=missing=a --signing=signing=ES256": "signing: a new certificate and key\n",
 	} {
 		if output, code := keep(strings.Fields(args)...); code != 1 || !strings.Contains(output, want) {
 			t.Errorf("%s: exit code %d: %s", args, code, output)
