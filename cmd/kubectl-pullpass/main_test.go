@@ -419,6 +419,8 @@ func TestNodes(t *testing.T) {
 	r.Set("nodes", "node1", "annotations", object{"pullpass.dev/node-install": `{"state":"ready","profile":"kubeadm","since":"2026-03-01T12:00:00Z"}`})
 	r.expect(t, 0, "nodes", "node1   ready   2026-03-01T12:00:00Z", "node2   -       -", "1 of 2 nodes are ready")
 	r.expect(t, 0, "nodes -o json", `"state": "ready"`)
+	r.Set("nodes", "node2", "annotations", object{"pullpass.dev/node-install": `{"state":"failed","reason":"` + strings.Repeat("x", 100_000) + `"}`}) // by a node taken over
+	r.expect(t, 0, "nodes", strings.Repeat("x", 497)+"...", "!"+strings.Repeat("x", 498))
 	r.expect(t, 2, "nodes -o yaml", `--output "yaml" is not known`)
 	r.Fail("get leases", forbidden)
 	r.expect(t, 0, "nodes", "1 of 2 nodes are ready", "the turn is not known: you may not get leases in namespace pullpass-nodes; ")

@@ -26,7 +26,7 @@ func WriteText(w io.Writer, o Overview) error {
 		if n.Tainted {
 			state += " (tainted)"
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", cell(n.Node), state, since, cell(n.Kubelet), cell(n.Profile), cell(n.Version), cell(n.Revision), term.Line(n.Reason))
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", cell(n.Node), state, since, cell(n.Kubelet), cell(n.Profile), cell(n.Version), cell(n.Revision), term.Line(term.Shorten(n.Reason, MaxReason)))
 	}
 	if err := table.Flush(); err != nil {
 		return err
@@ -37,7 +37,7 @@ func WriteText(w io.Writer, o Overview) error {
 	}
 	fmt.Fprintln(w)
 	if o.Stopped != nil {
-		fmt.Fprintln(w, term.Line(o.Stopped.String()))
+		fmt.Fprintln(w, term.Line(term.Shorten(o.Stopped.String(), 2*MaxReason)))
 	}
 	return nil
 }
