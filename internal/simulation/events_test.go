@@ -186,6 +186,14 @@ func (w *world) redisClock() {
 
 // redisLoses is a restart without persistence.
 func (w *world) redisLoses() {
+	for _, d := range w.denied { // replicas write again what they have read
+		for _, r := range w.replicas {
+			if d.mayBeUnknownTo(r) || !d.confirmed.Before(w.knows(r, "redis", ofRevocations)) {
+				d.unread[r] = true
+			}
+		}
+		d.doubtful = time.Now()
+	}
 	w.redis.FlushAll()
 	w.net.cut(func(l link) bool { return l.to == "redis" })
 	for _, r := range w.replicas {
@@ -193,9 +201,6 @@ func (w *world) redisLoses() {
 	}
 	for _, t := range w.tokens {
 		t.owner, t.split = "", len(t.tried) > 0 // a replica that knows the owner goes on, others take the next caller
-	}
-	for _, d := range w.denied {
-		d.doubtful = time.Now()
 	}
 }
 
@@ -212,7 +217,7 @@ func (w *world) revokes() {
 	}
 	t := pick(w, w.tokens[max(0, len(w.tokens)-20):])
 	life := pick(w, []time.Duration{2 * time.Minute, 10 * time.Minute, time.Hour})
-	d := &revocation{from: time.Now(), until: time.Now().Add(life).Truncate(time.Second)}
+	d := &revocation{from: time.Now(), until: time.Now().Add(life).Truncate(time.Second), unread: map[*replica]bool{}}
 	var target state.Target
 	switch w.random.IntN(12) {
 	case 0:

@@ -140,9 +140,15 @@ func list(from []string) []any {
 type revocation struct {
 	kind, name, cluster, namespace string
 	from, until                    time.Time
-	confirmed                      time.Time // zero: Redis did not say so
-	removed, gone                  time.Time // when the removal was tried, and confirmed; zero: never
-	doubtful                       time.Time // since then Redis may have lost it
+	confirmed                      time.Time         // zero: Redis did not say so
+	removed, gone                  time.Time         // when the removal was tried, and confirmed; zero: never
+	doubtful                       time.Time         // since then Redis may have lost it
+	unread                         map[*replica]bool // that had perhaps not read it when Redis lost it
+}
+
+// mayBeUnknownTo reports whether Redis may have lost the revocation before the replica read it.
+func (r *revocation) mayBeUnknownTo(one *replica) bool {
+	return r.unread[one] || !r.doubtful.IsZero() && one.born.Add(ofRevocations.settle).After(r.doubtful)
 }
 
 func (r *revocation) means(t *token) bool {
@@ -390,8 +396,7 @@ func (w *world) judgeRevocations(r *replica, t *token, v *verdict) {
 			continue
 		}
 		v.mustBeValid = v.mustBeValid && !d.gone.IsZero() && d.gone.Before(read)
-		lost := !d.doubtful.IsZero() && r.born.Add(ofRevocations.settle).After(d.doubtful)
-		if now.Before(d.until) && clock.Before(d.until) && !d.confirmed.IsZero() && d.confirmed.Before(read) && d.removed.IsZero() && !lost {
+		if now.Before(d.until) && clock.Before(d.until) && !d.confirmed.IsZero() && d.confirmed.Before(read) && d.removed.IsZero() && !d.mayBeUnknownTo(r) {
 			v.mayBeValid, v.why = false, "it is revoked"
 		}
 	}
