@@ -411,7 +411,7 @@ func TestIssuedAtOfWhoDoesNotSay(t *testing.T) {
 	// One minute has passed since the token was issued: ten are left at the most.
 	accept(t, f.Verifier, keys().rsa.sign(t, c.patched(t, map[string]any{"iat": nil, "exp": issuedAt.Add(11 * time.Minute).Unix()})))
 	refuse(t, f.Verifier, keys().rsa.sign(t, c.patched(t, map[string]any{"iat": nil, "exp": issuedAt.Add(11*time.Minute + time.Second).Unix()})),
-		refusal.TokenLifetime, `the token's lifetime of 10m1s is longer than the 10m0s that identity "spire" allows`)
+		refusal.TokenLifetime, `the token's lifetime of 10m1s is longer than the 10m0s that identity "spire" allows (maxTokenLifetime); request a shorter one, give the job a shorter time-out`)
 }
 
 func decode(t *testing.T, part string) []byte {

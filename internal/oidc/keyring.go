@@ -110,7 +110,7 @@ func (r *keyring) fetchOnDemand(ctx context.Context) error {
 	done := r.running
 	if done == nil {
 		elapsed := r.now().Sub(r.startedAt)
-		if !r.startedAt.IsZero() && elapsed >= 0 && elapsed < r.pause {
+		if elapsed >= 0 && elapsed < r.pause {
 			r.mu.Unlock()
 			return nil
 		}

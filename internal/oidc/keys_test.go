@@ -59,6 +59,8 @@ func TestKeySets(t *testing.T) {
 		{"key_ops to verify", []string{`{"key_ops":["sign","verify"],` + good[1:]}, []string{"rsa"}, ""},
 		{"exponent 3", []string{strings.Replace(good, `"AQAB"`, `"Aw"`, 1)}, []string{"rsa"}, ""},
 		{"the same key twice", []string{good, good}, []string{"rsa"}, ""},
+		{"longest exponent", []string{strings.Replace(good, `"AQAB"`, `"f____w"`, 1)}, []string{"rsa"}, ""},
+		{"first fault", []string{jwkJSON(t, k.rsaSmall.jwk()), `1`}, nil, "no usable key: keys[0]: an RSA key of"},
 		{"empty set", nil, nil, "no usable key: the set is empty"},
 		{"useless keys do not spoil the others", []string{`{"kty":"future"}`, `1`, jwkJSON(t, k.rsaSmall.jwk()), good}, []string{"rsa"}, ""},
 		{"two keys with one kid are both left out", []string{good, otherWithSameID, good, jwkJSON(t, k.ec256.jwk())}, []string{"ec256"}, ""},

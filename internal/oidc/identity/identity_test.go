@@ -100,7 +100,7 @@ func TestUnmet(t *testing.T) {
 		"no values":     {map[string][]string{"id": {}}, "id"},
 		"no member":     {map[string][]string{"groups": {"c", "[a b]"}}, "groups"},
 		"object":        {map[string][]string{"object": {"b"}}, "object"},
-		"first by name": {map[string][]string{"z": {"1"}, "id": {"42"}, "b": {"1"}, "x": {"1"}}, "b"},
+		"first by name": {map[string][]string{"z": nil, "id": {"42"}, "b": nil, "x": nil, "c": nil, "d": nil, "e": nil, "f": nil, "g": nil, "h": nil, "y": nil}, "b"},
 	} {
 		if got, unmet := claims.Unmet(test.require); got != test.unmet || unmet != (test.unmet != "") {
 			t.Errorf("%s: %q, %v", name, got, unmet)
