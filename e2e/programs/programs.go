@@ -1,7 +1,7 @@
 // Package programs finds or builds the programs that the end-to-end tests run.
 //
 //   - Debian's (an old etcd, skopeo, podman, docker-registry, dockerd, haproxy) are looked up in PATH; .ci/install installs them.
-//   - kube-apiserver, kube-controller-manager, kube-scheduler, kubelet, kubectl, containerd, etcd, helm, crane, regctl, docker compose and buildx, buildkitd, and the distribution registry are built from
+//   - kube-apiserver, kube-controller-manager, kube-scheduler, kubelet, kubectl, containerd, etcd, helm, crane, regctl, oras, docker compose and buildx, buildkitd, and the distribution registry are built from
 //     modules of their own (e2e/kubernetes, e2e/oldkubelet, e2e/containerd, e2e/etcd, e2e/helm, e2e/clients, e2e/compose, e2e/buildkit, e2e/distribution), once per version: the programs are
 //     kept in a cache directory, $PULLPASS_E2E_CACHE or pullpass-e2e in the user's cache directory.
 //   - The project's own are built on every run; Go's build cache makes that quick.
@@ -29,7 +29,7 @@ import (
 
 // tool is a program that is built from a module of its own, a directory of e2e.
 type tool struct {
-	module, pkg, ldflags string
+	module, pkg, ldflags, tags string
 	name                 string // of the program; empty: the last element of pkg
 }
 
@@ -79,6 +79,33 @@ func Systemd(t testing.TB) string {
 	return debian(t, "systemctl")
 }
 
+// CRIO is without what needs C. It runs containers by Conmon and Runc, and namespaces of pods by Pinns.
+func CRIO(t testing.TB) string {
+	t.Helper()
+	return crio.build(t)
+}
+
+var crio = tool{module: "crio", pkg: "github.com/cri-o/cri-o/cmd/crio", tags: "containers_image_openpgp exclude_graphdriver_btrfs containers_image_ostree_stub"}
+
+func Conmon(t testing.TB) string { t.Helper(); return debian(t, "conmon") }
+
+// Pinns is CRI-O's program in C.
+func Pinns(t testing.TB) string {
+	t.Helper()
+	out := filepath.Join(filepath.Dir(crio.build(t)), "pinns")
+	if _, err := os.Stat(out); err == nil {
+		return out
+	}
+	list := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "github.com/cri-o/cri-o")
+	list.Dir = filepath.Join(e2eDir(t), crio.module)
+	module := strings.TrimSpace(string(testenv.Value(list.Output())(t)))
+	sources := testenv.Value(filepath.Glob(filepath.Join(module, "pinns/src/*.c")))(t)
+	if output, err := exec.CommandContext(t.Context(), "cc", append([]string{"-std=c99", "-static", "-o", out}, sources...)...).CombinedOutput(); err != nil {
+		t.Fatalf("cc pinns: %v: %s", err, output)
+	}
+	return out
+}
+
 func Runc(t testing.TB) string { t.Helper(); return debian(t, "runc") }
 
 // Etcd is of the version that the API server's own client has.
@@ -110,6 +137,12 @@ func Crane(t testing.TB) string {
 func Regctl(t testing.TB) string {
 	t.Helper()
 	return tool{module: "clients", pkg: "github.com/regclient/regclient/cmd/regctl"}.build(t)
+}
+
+// Oras pulls and pushes artifacts.
+func Oras(t testing.TB) string {
+	t.Helper()
+	return tool{module: "clients", pkg: "oras.land/oras/cmd/oras"}.build(t)
 }
 
 // Distribution is the registry of the distribution project, version 3.
@@ -196,7 +229,7 @@ func (b tool) build(t testing.TB) string {
 		return out
 	}
 	t.Logf("building %s: minutes the first time, then it is kept in %s", b.pkg, dir)
-	goBuild(t, filepath.Join(e2eDir(t), b.module), out, b.pkg, b.ldflags)
+	goBuild(t, filepath.Join(e2eDir(t), b.module), out, b.pkg, b.ldflags, "-tags="+b.tags)
 	return out
 }
 
@@ -207,7 +240,7 @@ func (b tool) version(t testing.TB) string {
 	for _, name := range []string{"go.mod", "go.sum"} {
 		h.Write([]byte(testenv.ReadFile(t, filepath.Join(e2eDir(t), b.module, name))))
 	}
-	h.Write([]byte(runtime.Version() + runtime.GOARCH + b.ldflags))
+	h.Write([]byte(runtime.Version() + runtime.GOARCH + b.ldflags + b.tags))
 	return hex.EncodeToString(h.Sum(nil))[:16]
 }
 

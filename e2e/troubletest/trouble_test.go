@@ -24,23 +24,25 @@ type symptom struct {
 }
 
 func symptoms() []symptom {
+	two := []string{"docker", "crane"}
 	four := []string{"docker", "crane", "skopeo", "ctr"}
 	five := []string{"docker", "crane", "skopeo", "ctr", "kubectl"}
+	artifacts := []string{"helm", "oras"}
 	none := func(*testing.T, *site) {}
 	return []symptom{
-		{"No credential", func(t *testing.T, s *site) { s.login(t, "") }, append(five, "podman")},
-		{"The credential helper has no token", noJobToken, []string{"docker", "crane", "skopeo"}},
-		{"The token is for another audience", func(t *testing.T, s *site) { s.login(t, s.token(t, otherAudience, "team-a")) }, five},
-		{"No rule grants it", none, append(five, "podman")},
-		{"The image does not exist", none, five},
-		{"A push is refused", none, []string{"docker", "crane", "skopeo"}},
-		{"The token has expired", expired, four},
-		{"The token is not valid yet", notYetValid, []string{"docker", "crane"}},
-		{"The token is not bound to a pod", notBound, []string{"docker", "crane"}},
-		{"The token names no node", noNode, []string{"docker", "crane"}},
+		{"No credential", func(t *testing.T, s *site) { s.login(t, "") }, slices.Concat(five, artifacts, []string{"podman"})},
+		{"The credential helper has no token", noJobToken, slices.Concat(two, artifacts, []string{"skopeo"})},
+		{"The token is for another audience", func(t *testing.T, s *site) { s.login(t, s.token(t, otherAudience, "team-a")) }, slices.Concat(five, artifacts)},
+		{"No rule grants it", none, slices.Concat(five, artifacts, []string{"podman"})},
+		{"The image does not exist", none, slices.Concat(five, artifacts)},
+		{"A push is refused", none, slices.Concat(two, artifacts, []string{"skopeo"})},
+		{"The token has expired", expired, slices.Concat(four, artifacts)},
+		{"The token is not valid yet", notYetValid, two},
+		{"The token is not bound to a pod", notBound, two},
+		{"The token names no node", noNode, two},
 		{"The caller is not the node", notTheNode, []string{"docker", "crane", "ctr", "kubectl"}},
-		{"Too many requests", limited, four},
-		{"The registry does not trust the key", otherKey, five},
+		{"Too many requests", limited, slices.Concat(four, artifacts)},
+		{"The registry does not trust the key", otherKey, slices.Concat(five, artifacts)},
 		{"The service has another name", otherService, five},
 		{"The certificate of the token endpoint is not trusted", otherCA, five},
 		{"The token endpoint cannot be reached", noEndpoint, five},
@@ -104,12 +106,16 @@ func (s *site) startPrograms(t *testing.T) {
 	storage := fmt.Sprintf("[storage]\ndriver = \"vfs\"\ngraphroot = %q\nrunroot = %q\n", filepath.Join(s.dir, "images"), filepath.Join(s.dir, "run"))
 	testenv.Must(t, os.WriteFile("/etc/containers/storage.conf", []byte(storage), 0o644))
 	testenv.Must(t, os.WriteFile(filepath.Join(s.dir, "Dockerfile"), []byte("FROM "+registryName+"/team-a/web:v1\n"), 0o644))
-	for _, program := range []func(testing.TB) string{programs.Crane, programs.Skopeo, programs.Podman, programs.Docker, programs.CredentialHelper, programs.Kubectl} {
+	for _, program := range []func(testing.TB) string{programs.Crane, programs.Skopeo, programs.Podman, programs.Docker, programs.Helm, programs.Oras, programs.CredentialHelper, programs.Kubectl} {
 		path := program(t)
 		testenv.Must(t, os.Symlink(path, filepath.Join(bin, filepath.Base(path))))
 	}
+	chart := filepath.Join(s.dir, "chart")
+	testenv.Must(t, os.Mkdir(chart, 0o755))
+	testenv.WriteFile(t, filepath.Join(chart, "Chart.yaml"), "apiVersion: v2\nname: web\nversion: 1.0.0\n")
+	testenv.WriteFile(t, filepath.Join(s.dir, "README"), "of an artifact\n")
 	s.startEngine(t)
 	s.kubeconfig = s.cluster.AdminKubeconfig(t)
 	s.login(t, s.token(t, registryName, "team-a"))
-	s.run(t, "docker pull "+registryName+"/team-a/web:v1; crane pull "+registryName+"/team-a/web:v1 web.tar") // something to push
+	s.run(t, "docker pull "+registryName+"/team-a/web:v1; crane pull "+registryName+"/team-a/web:v1 web.tar; helm package chart") // something to push
 }

@@ -235,13 +235,15 @@ func (w *world) upFor(from, host string) time.Duration {
 	return 0
 }
 
-// downFor returns how long a link has not worked, or 0.
-func (w *world) downFor(r *replica, host string) time.Duration {
-	changes := w.health[link{r.host, host}]
-	if last := changes[len(changes)-1]; !last.up {
-		return time.Since(last.at)
+// silentFor returns for how long nothing has passed through a link.
+func (w *world) silentFor(r *replica, host string) (silent time.Duration) {
+	for _, c := range slices.Backward(w.health[link{r.host, host}]) {
+		if !c.silent {
+			break
+		}
+		silent = time.Since(c.at)
 	}
-	return 0
+	return silent
 }
 
 // verdict is what the oracle says of a request, from what the replica may know.
@@ -298,7 +300,7 @@ func (w *world) judge(r *replica, t *token, address string, repositories []strin
 	if !slices.ContainsFunc(published, has) {
 		never("its key was withdrawn")
 	}
-	if w.downFor(r, issuer) > maxKeyAge+time.Minute {
+	if w.silentFor(r, issuer) > maxKeyAge+time.Minute {
 		v.mayBeValid = false
 		v.why = "the keys are too old"
 	}
@@ -360,7 +362,7 @@ func (w *world) judge(r *replica, t *token, address string, repositories []strin
 					ifAsked = ifAsked || p.allows(t.pod, repository, true)
 				}
 				within := !strings.HasPrefix(repository, "elsewhere/")
-				mayObject := (byObject || ifAsked && mayBeAsked) && within && w.downFor(r, api) < 24*time.Hour+time.Minute
+				mayObject := (byObject || ifAsked && mayBeAsked) && within && w.silentFor(r, api) < 24*time.Hour+time.Minute
 				mustObject := (byObject || ifAsked && mustBeAsked) && within && stale < 23*time.Hour
 				v.may[repository] = v.may[repository] || byFile || mayObject
 				v.must[repository] = v.must[repository] && (byFile || mustObject)
