@@ -1,9 +1,9 @@
 // Package programs finds or builds the programs that the end-to-end tests run.
 //
 //   - Debian's (an old etcd, skopeo, podman, docker-registry, dockerd, haproxy) are looked up in PATH; .ci/install installs them.
-//   - kube-apiserver, kube-controller-manager, kube-scheduler, kubelet, kubectl, containerd, etcd, helm, crane, regctl, oras, docker compose and buildx, buildkitd, and the distribution registry are built from
-//     modules of their own (e2e/kubernetes, e2e/oldkubelet, e2e/containerd, e2e/etcd, e2e/helm, e2e/clients, e2e/compose, e2e/buildkit, e2e/distribution), once per version: the programs are
-//     kept in a cache directory, $PULLPASS_E2E_CACHE or pullpass-e2e in the user's cache directory.
+//   - Most others are built from modules of their own, directories of e2e, once per version: kube-apiserver and the rest of Kubernetes,
+//     containerd, CRI-O, etcd, helm, crane and other clients, docker compose and buildx, buildkitd, the distribution registry. They
+//     are kept in a cache directory, $PULLPASS_E2E_CACHE or pullpass-e2e in the user's cache directory.
 //   - The project's own are built on every run; Go's build cache makes that quick.
 //
 // A program that is not there fails the test. No test is ever skipped for it.
