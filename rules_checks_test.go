@@ -265,6 +265,7 @@ var builtModules = [][2]string{
 	{"e2e/oldkubelet/go.mod", "k8s.io/kubernetes"},
 	{"e2e/etcd/go.mod", "go.etcd.io/etcd/server/v3"},
 	{"e2e/containerd/go.mod", "github.com/containerd/containerd/v2"},
+	{"e2e/crio/go.mod", "github.com/cri-o/cri-o"},
 	{"e2e/compose/go.mod", "github.com/docker/compose/v5"},
 	{"e2e/compose/go.mod", "github.com/docker/buildx"},
 	{"e2e/buildkit/go.mod", "github.com/moby/buildkit"},

@@ -22,7 +22,7 @@ type view struct {
 
 // private are the directories that each node has for itself: the paths of the documentation.
 func private() []string {
-	return []string{"/etc/pullpass", "/etc/containerd", "/usr/local/libexec/pullpass", "/var/lib/kubelet", "/var/log/pods", "/run/containerd"}
+	return []string{"/etc/pullpass", "/etc/containerd", "/etc/containers", "/etc/crio", "/usr/local/libexec/pullpass", "/var/lib/kubelet", "/var/log/pods", "/run/containerd", "/run/crio", "/run/containers"}
 }
 
 // newView makes a view. The tests run in a mount namespace, so that the places may be made where they are missing.

@@ -40,7 +40,9 @@ type Config struct {
 	Name, Address string
 	// OldContainerd runs Debian's containerd 1 instead of version 2.
 	OldContainerd bool
-	Cluster       *cluster.Cluster
+	// CRIO runs CRI-O in place of containerd.
+	CRIO    bool
+	Cluster *cluster.Cluster
 	// Pullpass prints the configuration of the node.
 	Pullpass *pullpass.Proxy
 	// Registry is its host, as in the names of images, and CA signed its certificate and that of Pullpass.
@@ -88,7 +90,11 @@ func StartRuntime(t testing.TB, config Config) *Node {
 	t.Helper()
 	dir := t.TempDir()
 	n := &Node{config: config, dir: dir, view: newView(t, filepath.Join(dir, "view"))}
-	n.startContainerd(t)
+	if config.CRIO {
+		n.startCRIO(t)
+	} else {
+		n.startContainerd(t)
+	}
 	n.configure(t)
 	return n
 }
@@ -139,6 +145,13 @@ func (n *Node) configure(t testing.TB) {
 	t.Helper()
 	ca := testenv.ReadFile(t, n.config.CA.File)
 	hosts := map[string]string{}
+	if n.config.CRIO { // it knows no hosts.toml
+		dir := "/etc/containers/certs.d/" + n.config.Registry
+		n.view.write(t, dir+"/ca.crt", ca, 0o644)
+		for _, name := range []string{"client.cert", "client.key"} {
+			testenv.Must(t, os.Symlink(clientFile, n.view.path(dir+"/"+name)))
+		}
+	}
 	for host, flag := range n.registries() {
 		hosts[host] = n.print(t, "hosts", flag)
 	}
@@ -196,7 +209,11 @@ func (n *Node) startKubelet(t testing.TB) {
 	n.view.write(t, clientFile, string(pem), 0o600)
 	ca := testenv.ReadFile(t, n.config.Cluster.CA.File)
 	n.view.write(t, "/var/lib/kubelet/pki/ca.crt", ca, 0o644)
-	n.view.write(t, "/var/lib/kubelet/config.yaml", KubeletConfig(n.config.Address, group), 0o644)
+	config := KubeletConfig(n.config.Address, group)
+	if n.config.CRIO {
+		config = strings.Replace(config, "/run/containerd/containerd.sock", crioSocket, 1)
+	}
+	n.view.write(t, "/var/lib/kubelet/config.yaml", config, 0o644)
 	testenv.Must(t, os.MkdirAll(n.view.path(manifestDir), 0o755))
 	n.config.Cluster.Kubeconfig(t, n.view.path("/var/lib/kubelet/kubeconfig"), clientFile, clientFile)
 

@@ -117,7 +117,7 @@ func (c Caller) shows(method Method) bool {
 func (j Judge) certificate(cas *CAs, id *oidc.Identity, presented []*x509.Certificate) unproven {
 	if len(presented) == 0 {
 		return unproven{CertificateMissing, "it presented no client certificate",
-			"set client in containerd's hosts.toml for the registry to the kubelet's, such as /var/lib/kubelet/pki/kubelet-client-current.pem"}
+			"give the container runtime the kubelet's, such as /var/lib/kubelet/pki/kubelet-client-current.pem: client in containerd's hosts.toml for the registry, or client.cert and client.key in its directory of CRI-O's certs.d"}
 	}
 	leaf, now := presented[0], j.Now()
 	name, isNode := strings.CutPrefix(leaf.Subject.CommonName, nodeUserPrefix)
