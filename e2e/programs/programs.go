@@ -30,7 +30,7 @@ import (
 // tool is a program that is built from a module of its own, a directory of e2e.
 type tool struct {
 	module, pkg, ldflags, tags string
-	name                 string // of the program; empty: the last element of pkg
+	name                       string // of the program; empty: the last element of pkg
 }
 
 const kubernetesVersion = "-X k8s.io/component-base/version.gitVersion=v1.36.3 -X k8s.io/component-base/version.gitMajor=1" +
