@@ -16,7 +16,7 @@ import (
 const (
 	crioSocket = "/run/crio/crio.sock"
 
-	// What the machines of the tests lack is as in containerd's configuration.
+	// Settings for the machines of the tests, as for containerd.
 	crioConfig = `[crio]
 root = "%[1]s/storage"
 runroot = "/run/containers/storage"

@@ -54,7 +54,7 @@ func TestChart(t *testing.T) {
 			h.run(t, "install", name, former.Tree, append(values, "--create-namespace")...)
 			h.run(t, "upgrade", name, programs.Checkout(t), values...)
 			h.run(t, "upgrade", name, former.Tree, append(values, "--set=crds.install=false")...)
-			// The downgrade keeps them, and nobody owns them when the next release comes.
+			// The downgrade keeps them, and the next release of the test could not own them.
 			h.cluster.Kubectl(t, "", "delete", "--ignore-not-found", "--filename="+chartOf(programs.Checkout(t))+"/files/crds.yaml")
 		})
 	}
