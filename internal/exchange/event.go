@@ -146,12 +146,10 @@ func (e *Event) TrialChange() (gained, lost bool) {
 	return exceeds(next, now), exceeds(now, next)
 }
 
-// scopesOf leaves out what was redacted.
 func scopesOf(texts []string) (scopes []registryauth.Scope) {
 	for _, text := range texts {
-		if scope, err := registryauth.ParseScope(text); err == nil {
-			scopes = append(scopes, scope)
-		}
+		scope, _ := registryauth.ParseScope(text) // a redacted one has no actions
+		scopes = append(scopes, scope)
 	}
 	return scopes
 }

@@ -75,11 +75,12 @@ func TestEventsAreRedacted(t *testing.T) {
 		Client: secret, ClientID: secret, Account: secret, Requested: []string{secret}, Granted: []string{secret}, Message: "no: " + secret,
 		Scopes:  []ScopeEvent{{Scope: secret, Reason: "no: " + secret, Remedy: "run: " + secret}, {Remedy: "run"}},
 		Proof:   &nodeproof.Proof{Message: "name " + secret},
+		Trial:   &Trial{Granted: []string{secret}},
 		Claimed: &Claimed{Issuer: secret, Subject: secret, Pod: secret, Node: secret, Secret: secret, CredentialID: "JTI=" + secret},
 	}
 	e.redact(redact.Known("", secret))
 	for name, text := range map[string]string{
-		"client": e.Client, "client id": e.ClientID, "account": e.Account, "requested": e.Requested[0], "granted": e.Granted[0], "message": e.Message,
+		"client": e.Client, "client id": e.ClientID, "account": e.Account, "requested": e.Requested[0], "granted": e.Granted[0], "message": e.Message, "trial": e.Trial.Granted[0],
 		"scope": e.Scopes[0].Scope, "reason": e.Scopes[0].Reason, "remedy": e.Scopes[0].Remedy, "proof": e.Proof.Message,
 		"issuer": e.Claimed.Issuer, "subject": e.Claimed.Subject, "pod": e.Claimed.Pod, "node": e.Claimed.Node, "secret": e.Claimed.Secret, "id": e.Claimed.CredentialID,
 	} {
@@ -166,7 +167,7 @@ func (freeLimiter) Take(context.Context, string) time.Duration { return 0 }
 func TestOnlySpentAddressesAreNoted(t *testing.T) {
 	t.Parallel()
 	memory := NewMemory(MemoryConfig{InFlight: 1})
-	l := NewAddressLimit(freeLimiter{}, memory, nil)
+	l := NewAddressLimit(freeLimiter{}, memory, time.Now)
 	from := Network(netip.MustParseAddr("192.0.2.1"))
 	if wait := l.Take(t.Context(), from); wait != 0 || memory.spent.Len() != 0 || l.Wait(from) > 0 {
 		t.Errorf("wait %s, %d noted", wait, memory.spent.Len())

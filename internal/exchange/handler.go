@@ -175,8 +175,8 @@ func (h *Handler) refuse(w http.ResponseWriter, t *tokenRequest, err error) {
 	h.addresses.failed(t, o.class)
 	t.answered = true
 	form := t.parsed.GrantType
-	if form == "" && t.http.Method == http.MethodPost {
-		form = registryauth.GrantPassword // until the grant type is known
+	if t.http.Method == http.MethodPost {
+		form = registryauth.GrantPassword // all grant types of POST have one form of errors
 	}
 	registryauth.WriteFailure(w, form, o.failure(t.event.Service))
 }

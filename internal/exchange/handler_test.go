@@ -634,6 +634,18 @@ func TestFormsAreRedacted(t *testing.T) {
 	if e := r.lastEvent(t, 1); strings.Contains(e.Client, token[10:60]) {
 		t.Errorf("the client is %s", e.Client)
 	}
+
+	// A password that looks like no token, also of a request that cannot be read.
+	const password = "correct-horse-battery-staple"
+	unread := get("", "nonsense")
+	unread.SetBasicAuth("user", password)
+	for i, request := range []*http.Request{post(password), get(password), unread} {
+		request.Header.Set("User-Agent", password)
+		r.do(t, request)
+		if e := r.lastEvent(t, i+2); strings.Contains(e.Client, password) {
+			t.Errorf("request %d: the client is %s", i, e.Client)
+		}
+	}
 }
 
 type verifierFunc func() (oidc.Identity, error)

@@ -151,11 +151,8 @@ type AddressLimit struct {
 }
 
 // NewAddressLimit returns a limit that notes spent addresses in memory. Limits with the same memory
-// share them. now nil means time.Now.
+// share them.
 func NewAddressLimit(limiter Limiter, memory *Memory, now func() time.Time) *AddressLimit {
-	if now == nil {
-		now = time.Now
-	}
 	return &AddressLimit{limiter: limiter, spent: memory.spent, now: now}
 }
 

@@ -204,6 +204,32 @@ func TestPushCredentialAtASpentAddress(t *testing.T) {
 	if a := r.do(t, get(credential, pushScope)); a.status != http.StatusOK {
 		t.Errorf("status %d", a.status)
 	}
+	if a := r.do(t, with(get(credential, pushScope), "service", "other")); a.status != http.StatusTooManyRequests {
+		t.Errorf("at an unknown service: %d", a.status)
+	}
+}
+
+// The gateway ends the tokens of a push credential that is revoked, by their holder.
+func TestPushCredentialIsTheHolder(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, func(c *rigConfig) { jobs(c); c.namesHolder = true })
+	credential := r.pushCredential(t)
+	a := r.do(t, get(credential, pushScope))
+	holder, _ := a.claims["pullpass"].(map[string]any)
+	if e := r.lastEvent(t, 2); e.PushCredential == "" || holder["pushCredential"] != e.PushCredential {
+		t.Errorf("the holder is %v, the event %+v", a.claims, e)
+	}
+}
+
+// Without a key, a push credential can neither be made nor be read.
+func TestPushCredentialWithoutKeys(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, func(c *rigConfig) { jobs(c); c.keys = noKeys{} })
+	for name, request := range map[string]*http.Request{"made": exchanged(r.job(t, nil), pushScope), "read": get("pullpass-push.AAAA", pushScope)} {
+		if a := r.do(t, request); a.status != http.StatusServiceUnavailable {
+			t.Errorf("%s: status %d", name, a.status)
+		}
+	}
 }
 
 func TestPushCredentialTooLong(t *testing.T) {

@@ -121,6 +121,7 @@ type rigConfig struct {
 	limits        exchange.Limiter // of both kinds
 	wrap          func(exchange.Verifier) exchange.Verifier
 	nodeOptional  bool // the verifier accepts tokens without a node
+	namesHolder   bool // tokens name their holder, as the gateway's do
 }
 
 func newRig(t testing.TB, change func(*rigConfig)) *rig {
@@ -175,7 +176,7 @@ func newRig(t testing.TB, change func(*rigConfig)) *rig {
 	}
 	r.keys = c.keys
 	r.issuer = testkit.Value(registryauth.NewIssuer(registryauth.IssuerConfig{
-		Issuer: "pullpass.example.com", Service: testService, Lifetime: c.tokenLifetime, Keys: c.keys, Now: r.Now,
+		Issuer: "pullpass.example.com", Service: testService, Lifetime: c.tokenLifetime, Keys: c.keys, NamesHolder: c.namesHolder, Now: r.Now,
 	}))(t)
 	other := testkit.Value(registryauth.NewIssuer(registryauth.IssuerConfig{
 		Issuer: "pullpass.example.com", Service: otherService, Lifetime: c.tokenLifetime, Keys: c.keys, Now: r.Now,

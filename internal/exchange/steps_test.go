@@ -136,7 +136,7 @@ func TestAdmissionOfUnseenCallers(t *testing.T) {
 				if !unseen && want == exchange.VerdictNotJudged {
 					want = exchange.VerdictRefused
 				}
-				if got := steps[exchange.StepCaller]; got != want || (err != nil) != (want == exchange.VerdictRefused) || unseen && e.Proof.Reason != test.reason {
+				if got := steps[exchange.StepCaller]; got != want || (err != nil) != (want == exchange.VerdictRefused) || unseen && (e.Proof.Reason != test.reason || (e.Proof.Message == "") != (test.reason == "")) {
 					t.Errorf("unseen %t: caller %s, proof %+v, error %v, want %s", unseen, got, e.Proof, err, want)
 				}
 			}
@@ -167,6 +167,7 @@ func TestAuthorizeTellsItsSteps(t *testing.T) {
 		"issuer is down": {func(a *exchange.Authorizer, _ *registryauth.Request) {
 			a.Identify = identifies(nil, &oidc.Error{Reason: refusal.IssuerUnavailable})
 		}, "service=passed", &oidc.Error{}},
+		"a fault of ours": {func(a *exchange.Authorizer, _ *registryauth.Request) { a.Identify = identifies(nil, down) }, "service=passed", down},
 		"node is refused": {func(a *exchange.Authorizer, _ *registryauth.Request) {
 			a.Admission = admission(t, exchange.AdmissionConfig{Objects: knowing(nil), Nodes: selector(t, "pool=a")})
 		}, "service=passed token=passed objects=off node=refused", &exchange.NodeError{}},

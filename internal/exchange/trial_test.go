@@ -8,6 +8,7 @@ import (
 
 	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/policy"
+	"github.com/pullpass/pullpass/internal/policy/pattern"
 	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
@@ -97,6 +98,29 @@ func TestTrialOfObjects(t *testing.T) {
 		}
 		if got := trialOf(r.lastEvent(t, i+1)); got != denied {
 			t.Errorf("%s, want %s", got, denied)
+		}
+	}
+}
+
+// Objects that decide also count where only a file is tried.
+func TestTrialBesideObjects(t *testing.T) {
+	t.Parallel()
+	object := policy.ParseObject("shared", map[string]any{"rules": []any{map[string]any{
+		"name": "all", "subjects": []any{map[string]any{"namespaces": []any{"team-a"}}},
+		"allow": []any{map[string]any{"repositories": []any{"shared/base"}, "actions": []any{"pull"}}},
+	}}})
+	testkit.Must(t, object.Err())
+	within := testkit.Value(pattern.Parse("shared/**"))(t)
+	r := newRig(t, func(c *rigConfig) {
+		c.objects = objects{byUID: map[string]exchange.Facts{webUID: {Objects: policy.Objects{Policies: policy.NewPolicies([]pattern.Pattern{within}, object)}}}}
+	})
+	for i, trial := range []*policy.Policy{nil, parsePolicy(t, testPolicy)} {
+		r.follow(t, func(c *exchange.Config) { c.Trial = trial })
+		if a := r.do(t, get(r.token(t, nil), "repository:shared/base:pull")); a.status != http.StatusOK || len(a.access) != 1 {
+			t.Errorf("%d, %v", a.status, a.access)
+		}
+		if got := trialOf(r.lastEvent(t, i+1)); got != "no difference" {
+			t.Error(got)
 		}
 	}
 }

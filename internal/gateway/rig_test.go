@@ -167,7 +167,7 @@ func newRig(t testing.TB, upstreams ...upstreamSettings) *rig {
 	r.Start()
 	t.Cleanup(r.Close)
 	r.config = gateway.Config{
-		URL: r.URL, Issuer: "pullpass.example.com", Service: service, Keys: r.keys, Upstreams: all, Revocations: r.revocations, Addresses: exchange.NewAddressLimit(r.limiter, exchange.NewMemory(exchange.MemoryConfig{}), nil),
+		URL: r.URL, Issuer: "pullpass.example.com", Service: service, Keys: r.keys, Upstreams: all, Revocations: r.revocations, Addresses: exchange.NewAddressLimit(r.limiter, exchange.NewMemory(exchange.MemoryConfig{}), time.Now),
 		Recorder: r.events, Logger: testkit.QuietLogger(), Memory: r.memory,
 		Caller: func(q *http.Request) nodeproof.Caller { return nodeproof.Caller{} },
 	}

@@ -97,7 +97,7 @@ func (j Judge) Try(config Config, id *oidc.Identity, addresses []netip.Addr, cal
 		faults = append(faults, u.fault+" ("+u.remedy+")")
 	}
 	if faults == nil {
-		return proof, unseen
+		return proof, true
 	}
 	proof.Message = "the caller is not proven to be the token's node " + term.QuoteName(id.Kubernetes.Node.Name) + ": " + strings.Join(faults, "; ")
 	return proof, unseen
