@@ -33,7 +33,7 @@ func (t *trust) mayLead(raw string) bool {
 			return false
 		}
 	}
-	return len(chain) == 0 || t.vouchesFor(chain)
+	return t.vouchesFor(chain)
 }
 
 // vouchesFor reports whether roots lead to all certificates of a chain, in whatever order they are.

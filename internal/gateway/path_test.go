@@ -13,6 +13,7 @@ import (
 	v2 "github.com/distribution/distribution/v3/registry/api/v2"
 	"github.com/gorilla/mux"
 
+	"github.com/pullpass/pullpass/internal/refusal"
 	"github.com/pullpass/pullpass/internal/registryauth"
 	"github.com/pullpass/pullpass/internal/test/testkit"
 )
@@ -138,6 +139,11 @@ func TestParseQueryRefuses(t *testing.T) {
 	for _, query := range []string{"ns=a&ns=b", "mount=" + testDigest + "&from=a&from=b", "digest=" + testDigest + "&digest=" + testDigest, "n=1&n=2", "digest=x", "digest-algorithm=a/b", "digest-algorithm=sha256:0", "mount=../x", "a=%zz", "a;b", "tag=", "tag=a&tag=b/c", "tag=a%20b", strings.Repeat("tag=a&", 10) + "tag=b", strings.Repeat("a&", maxParameters)} {
 		if got, err := parseQuery(&url.URL{RawQuery: query}); err == nil {
 			t.Errorf("%s: %+v", query, got)
+		}
+	}
+	for _, query := range []string{strings.Repeat("a&", maxParameters), "a=%zz"} {
+		if _, err := parseQuery(&url.URL{RawQuery: query}); err.(*rejection).reason != refusal.PathInvalid {
+			t.Errorf("%s: %v", query, err)
 		}
 	}
 	if got, err := parseQuery(&url.URL{RawQuery: strings.Repeat("a&", maxParameters-1) + "n=5"}); err != nil || got.count != "5" {
