@@ -45,9 +45,6 @@ func rule(r *policy.WrittenRule) string {
 	callers := who(r.Subjects)
 	if r.Anonymous {
 		callers = "callers without a token"
-		if len(r.Subjects) > 0 {
-			callers = who(r.Subjects) + ", and " + callers
-		}
 	}
 	var what []string
 	for _, a := range r.Allow {
@@ -61,8 +58,6 @@ func rule(r *policy.WrittenRule) string {
 		text += ", within the limit for objects of its cluster"
 	}
 	switch {
-	case r.Annotation != "" && r.Requests:
-		text += ", as far as the annotation " + r.Annotation + " or a RepositoryAccess of their namespace requests it"
 	case r.Annotation != "":
 		text += ", as far as the annotation " + r.Annotation + " requests it"
 	case r.Requests:

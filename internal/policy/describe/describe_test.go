@@ -34,6 +34,9 @@ rules:
 - name: public
   anonymous: true
   allow: [{repositories: ["public/**"], actions: [pull]}]
+- name: one
+  subjects: [{namespaces: [a], serviceAccounts: [web]}]
+  allow: [{repositories: [a], actions: [pull, "*"]}]
 - name: builds
   subjects: [{identities: [github], claims: {repository_id: ["42", "43"], ref: ["refs/heads/main"]}, condition: 'claims.event_name == "push"'}]
   allow: [{repositories: ["team-a/web"], actions: [pull, push]}]
@@ -49,6 +52,7 @@ deny:
 		"All ServiceAccounts may delete, pull and push {namespace}/**, as far as the annotation pullpass.dev/repositories requests it.",
 		"All ServiceAccounts may pull {namespace}/**, as far as a RepositoryAccess of their namespace requests it.",
 		"Callers without a token may pull public/**.",
+		"ServiceAccounts named web in namespace a may do anything with a.",
 		`Callers of github with ref refs/heads/main and repository_id 42 or 43 that meet the condition "claims.event_name == \"push\"" may pull and push team-a/web.`,
 		"All ServiceAccounts in namespace team-bad get no token, even if a rule allows access.",
 		"The holders of the token a or b get no token, even if a rule allows access.",
@@ -57,7 +61,20 @@ deny:
 			t.Errorf("%s:\n%s\nwant\n%s", got[i].Name, got[i].Sentence, want)
 		}
 	}
-	if len(got) != 8 || got[0].Origin != "p: rules[0]" || got[0].Cluster != "" || got[6].Cluster != "prod" {
+	if len(got) != 9 || got[0].Origin != "p: rules[0]" || got[0].Cluster != "" || got[7].Cluster != "prod" {
 		t.Errorf("%+v", got)
+	}
+}
+
+func TestObjects(t *testing.T) {
+	t.Parallel()
+	files := testkit.Value(policy.Parse(policy.File{Name: "p", Data: []byte("apiVersion: pullpass.dev/v1beta1\nkind: AccessPolicy\nrules: [{name: p, anonymous: true, allow: [{repositories: [p], actions: [pull]}]}]\n")}))(t)
+	object := policy.ParseObject("team", map[string]any{"rules": []any{map[string]any{
+		"name": "own", "subjects": []any{map[string]any{"namespaces": []any{"a"}}}, "allow": []any{map[string]any{"repositories": []any{"a"}, "actions": []any{"pull"}}},
+	}}})
+	testkit.Must(t, object.Err())
+	d := Of(files, map[string]*policy.Policies{"prod": policy.NewPolicies(nil, object), "unread": nil})
+	if want := "All ServiceAccounts in namespace a may pull a, within the limit for objects of its cluster."; len(d.Rules) != 2 || d.Rules[1].Sentence != want || d.Rules[1].Cluster != "prod" {
+		t.Errorf("%+v, want %s", d.Rules, want)
 	}
 }
