@@ -29,7 +29,7 @@ func (w *work) do(ctx context.Context) error {
 		return w.remove(ctx)
 	}
 	desired, err := w.config.Desired(ctx, w.node.Status.NodeInfo.KubeletVersion)
-	if runtime := w.node.Status.NodeInfo.ContainerRuntimeVersion; err == nil && len(desired.Hosts) > 0 && runtime != "" && !strings.HasPrefix(runtime, "containerd://") {
+	if runtime := w.node.Status.NodeInfo.ContainerRuntimeVersion; len(desired.Hosts) > 0 && runtime != "" && !strings.HasPrefix(runtime, "containerd://") {
 		err = fmt.Errorf("the node runs %s, which reads no hosts.toml, so pods' tokens would go to the registries behind the gateway; see pullpass node-install print", term.QuoteName(runtime))
 	}
 	if err != nil {

@@ -179,7 +179,7 @@ func TestNothingIsDesired(t *testing.T) {
 
 // A node can have the configuration of a containerd that does not run its pods.
 func TestAnotherRuntime(t *testing.T) {
-	for runtime, want := range map[string]State{"cri-o://1.36.0": Failed, "docker://29.1.0": Failed, "containerd://2.4.2": Ready} {
+	for runtime, want := range map[string]State{"cri-o://1.36.0": Failed, "docker://29.1.0": Failed, "containerd://2.4.2": Ready, "": Ready} {
 		t.Run(string(want)+" with "+runtime, func(t *testing.T) {
 			in(t, 1, func(t *testing.T, f *fleet) {
 				n := f.nodes["node-00"]
@@ -199,6 +199,52 @@ func TestAnotherRuntime(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A node with CRI-O gets what needs no hosts.toml.
+func TestCRIOWithoutHosts(t *testing.T) {
+	in(t, 1, func(t *testing.T, f *fleet) {
+		n := f.nodes["node-00"]
+		f.api.Merge("nodes", "", n.name, kubetest.Object{"status": kubetest.Object{"nodeInfo": kubetest.Object{"kubeletVersion": "v1.36.2", "containerRuntimeVersion": "cri-o://1.36.1"}}})
+		n.start(func(context.Context, string) (nodeinstall.Desired, error) { return f.desired(), nil })
+		time.Sleep(2 * time.Minute)
+		if r := n.record(); r.State != Ready || !n.installed() {
+			t.Errorf("%+v", r)
+		}
+	})
+}
+
+// What cannot be removed is not forgotten.
+func TestCannotRemove(t *testing.T) {
+	in(t, 1, func(t *testing.T, f *fleet) {
+		n := f.nodes["node-00"]
+		f.start()
+		time.Sleep(2 * time.Minute)
+		n.halt()
+		testkit.Must(t, os.WriteFile(filepath.Join(f.root, "node-00/var/lib/pullpass/node-install/state.json"), []byte("damaged"), 0o600))
+		n.start(nil)
+		time.Sleep(10 * time.Minute)
+		if r := n.record(); r.State != Failed || !strings.Contains(r.Reason, "state.json") {
+			t.Errorf("%+v", r)
+		}
+	})
+}
+
+// An agent that cannot lock the node says why, changes nothing, and ends.
+func TestNoLock(t *testing.T) {
+	in(t, 1, func(t *testing.T, f *fleet) {
+		n := f.nodes["node-00"]
+		testkit.Must(t, n.tree.Mkdir(agentLock, 0o755))
+		f.start()
+		time.Sleep(2 * time.Minute)
+		if n.installed() || n.record() != (Record{}) {
+			t.Errorf("installed %t, %+v", n.installed(), n.record())
+		}
+		n.halt()
+		if log := n.log.String(); !strings.Contains(log, agentLock) || strings.Contains(log, "another installer") {
+			t.Error(log)
+		}
+	})
 }
 
 // While another program changes the node, the agent waits, and the node has not failed.

@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/record"
 
@@ -336,6 +337,57 @@ func TestSecretOfAnotherKindIsForeign(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// Any other error is one of the cluster.
+func TestErrorsOfAnotherKind(t *testing.T) {
+	t.Parallel()
+	kind := schema.GroupKind{Kind: "Secret"}
+	invalid := apierrors.NewInvalid(kind, "x", field.ErrorList{field.Invalid(field.NewPath("type"), "x", "field is immutable")})
+	conflict := apierrors.NewConflict(schema.GroupResource{Resource: "secrets"}, "x", errors.New("changed"))
+	conflict.ErrStatus.Details.Causes = invalid.ErrStatus.Details.Causes
+	noDetails := apierrors.NewInvalid(kind, "x", nil)
+	noDetails.ErrStatus.Details = nil
+	for name, test := range map[string]struct {
+		err          error
+		is           bool
+		ofItsOwnKind bool
+	}{
+		"invalid":         {invalid, true, false},
+		"another field":   {apierrors.NewInvalid(kind, "x", field.ErrorList{field.Invalid(field.NewPath("data"), "x", "too long")}), false, false},
+		"a conflict":      {conflict, false, false},
+		"without details": {noDetails, false, false},
+		"of a network":    {errors.New("connection refused"), false, false},
+		"foreign":         {errForeign, false, true},
+		"stale":           {errStale, false, true},
+		"a long name":     {errLongName, false, true},
+	} {
+		if is, ofNamespace := isInvalid(test.err, "type", "immutable"), isOfNamespace(test.err); is != test.is || ofNamespace != test.ofItsOwnKind {
+			t.Errorf("%s: invalid %t, of a namespace %t", name, is, ofNamespace)
+		}
+	}
+}
+
+func TestWhoseSecretItIs(t *testing.T) {
+	t.Parallel()
+	own := func() *corev1.Secret {
+		return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{
+			Name: NamePrefix + "web", Labels: map[string]string{managerLabel: manager}, OwnerReferences: []metav1.OwnerReference{{Kind: "ServiceAccount", Name: "web"}},
+		}}
+	}
+	for name, change := range map[string]func(*corev1.Secret){
+		"":              func(*corev1.Secret) {},
+		"another label": func(s *corev1.Secret) { s.Labels[managerLabel] = "x" },
+		"no owner":      func(s *corev1.Secret) { s.OwnerReferences = nil },
+		"two owners":    func(s *corev1.Secret) { s.OwnerReferences = append(s.OwnerReferences, s.OwnerReferences...) },
+		"another kind":  func(s *corev1.Secret) { s.OwnerReferences[0].Kind = "Pod" },
+		"another owner": func(s *corev1.Secret) { s.OwnerReferences[0].Name = "ci" },
+	} {
+		secret := own()
+		if change(secret); IsOfController(secret) != (name == "") {
+			t.Errorf("%s: %t", name, IsOfController(secret))
+		}
 	}
 }
 

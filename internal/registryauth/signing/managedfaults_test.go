@@ -448,6 +448,34 @@ func TestManagedKeysBoundTheNumberOfFiles(t *testing.T) {
 	}
 }
 
+// What is in the directory is not known, so an operator's command adds nothing to it.
+func TestUnreadDirectoryGetsNoKey(t *testing.T) {
+	t.Parallel()
+	cfg := managedConfig(t, TrustCertificate)
+	keys := testkit.Value(NewManagedKeys(cfg))(t)
+	mustMaintain(t, keys)
+	for n := range maxManagedFiles + 1 {
+		testkit.Must(t, os.WriteFile(filepath.Join(cfg.Dir, keyFileName(strconv.Itoa(n))), nil, 0o600))
+	}
+	before := testkit.Value(os.ReadDir(cfg.Dir))(t)
+	if _, err := keys.Rotate(RotateOptions{}); !errors.Is(err, errUnread) {
+		t.Errorf("error %v", err)
+	}
+	if after := testkit.Value(os.ReadDir(cfg.Dir))(t); len(after) != len(before) {
+		t.Errorf("%d files, %d before", len(after), len(before))
+	}
+}
+
+// A file that cannot be locked ends the wait at once.
+func TestLockThatFails(t *testing.T) {
+	t.Parallel()
+	f := testkit.Value(os.Create(filepath.Join(t.TempDir(), "lock")))(t)
+	testkit.Must(t, f.Close())
+	if isBusy, err := tryLock(f); isBusy || err == nil {
+		t.Errorf("busy %t, %v", isBusy, err)
+	}
+}
+
 // fillManaged adds unusable files of keys until one more is refused.
 func fillManaged(t *testing.T, keys *ManagedKeys) {
 	t.Helper()

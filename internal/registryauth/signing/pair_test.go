@@ -3,6 +3,7 @@ package signing
 import (
 	"crypto/x509"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -36,6 +37,9 @@ func TestPair(t *testing.T) {
 		}
 		if other := testkit.Value(NewCA("Pullpass CA", now))(t); read.IsCurrent(other, leaf, now) {
 			t.Error("it is current although another CA issued it")
+		}
+		if isForServers := slices.Contains(read.cert.ExtKeyUsage, x509.ExtKeyUsageServerAuth); isForServers != (len(leaf.Names) > 0) {
+			t.Errorf("%+v is for servers: %t", leaf, isForServers)
 		}
 		roots := x509.NewCertPool()
 		roots.AddCert(ca.cert)
