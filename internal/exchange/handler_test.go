@@ -2,6 +2,7 @@ package exchange_test
 
 import (
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"net/http"
@@ -639,7 +640,9 @@ func TestFormsAreRedacted(t *testing.T) {
 	const password = "correct-horse-battery-staple"
 	unread := get("", "nonsense")
 	unread.SetBasicAuth("user", password)
-	for i, request := range []*http.Request{post(password), get(password), unread} {
+	noColon := get("")
+	noColon.Header.Set("Authorization", "Basic "+base64.StdEncoding.EncodeToString([]byte(password)))
+	for i, request := range []*http.Request{post(password), get(password), unread, noColon} {
 		request.Header.Set("User-Agent", password)
 		r.do(t, request)
 		if e := r.lastEvent(t, i+2); strings.Contains(e.Client, password) {
