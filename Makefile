@@ -21,7 +21,7 @@ GOBUILD = CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags "-s -w -X
 # Where there is a file system in memory, on that: thousands of runs sync what they write. The test alone, for nothing may be executed from /dev/shm in containers.
 CRASH = $(GO) test -exec "env GOTMPDIR=$$(test -w /dev/shm && echo /dev/shm || echo /tmp)" -count=1 -timeout 3h -run='^TestCrash$$' ./internal/node/nodeinstall
 
-.PHONY: help demo check test fips docs e2e release-test secrets crash node-up node-shell node-down bench bench-plugin performance random conformance neighbours simulate chaos loadtest loadtest-smoke loadtest-programs fuzz mutants mutants-changed lint build image release clean
+.PHONY: help demo check test fips docs e2e release-test secrets crash node-up node-shell node-down bench bench-plugin performance random conformance neighbours simulate chaos loadtest loadtest-smoke loadtest-programs fuzz mutants mutants-changed cross lint build image release clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "%-14s %s\n", $$1, $$2}' Makefile
@@ -150,6 +150,10 @@ mutants: ## conditions, limits and reasons of refusals of MUTANTS (./internal/oi
 
 mutants-changed: ## the same on changed lines alone, and for three minutes at most
 	$(GO) run ./internal/test/mutants -changed -for 3m $(MUTANTS)
+
+cross: ## the programs compile for Windows and macOS
+	GOOS=windows CGO_ENABLED=0 $(GO) vet ./cmd/proxy ./cmd/kubectl-pullpass ./cmd/credential-provider ./cmd/docker-credential-pullpass
+	GOOS=darwin CGO_ENABLED=0 $(GO) build -o /dev/null ./cmd/proxy
 
 # Exceptions are beside the code, with a reason; .golangci.yaml says which linters.
 lint: ## gofmt, golangci-lint, actionlint, govulncheck, module checksums

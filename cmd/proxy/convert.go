@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -96,10 +95,7 @@ func replaceFile(name string, content []byte) error {
 		return err
 	}
 	_, err = f.Write(content)
-	if owner, ok := info.Sys().(*syscall.Stat_t); ok {
-		err = errors.Join(err, f.Chown(int(owner.Uid), int(owner.Gid)))
-	}
-	if err = errors.Join(err, f.Chmod(info.Mode().Perm()), f.Sync(), f.Close()); err == nil {
+	if err = errors.Join(err, keepOwner(f, info), f.Chmod(info.Mode().Perm()), f.Sync(), f.Close()); err == nil {
 		err = os.Rename(f.Name(), target)
 	}
 	if err != nil {

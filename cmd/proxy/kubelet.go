@@ -78,3 +78,15 @@ if there is a finding.`,
 	command.MarkFlagsMutuallyExclusive("lint", "part")
 	return command
 }
+
+// targetFlags adds the flags that select the registries.
+func targetFlags(command *cobra.Command, config *string, o *nodeconfig.Options) {
+	configFlag(command, config)
+	flags := command.Flags()
+	flags.StringVar(&o.Registry, "registry", "", "host[:port] of the registry as in the names of images")
+	flags.StringArrayVar(&o.Mirrors, "mirror", nil, "name of an upstream behind the gateway, repeatable; in place of --registry")
+	flags.StringVar(&o.Service, "service", "", "service whose audience is preferred (default: the service of --registry, or of the gateway)")
+	flags.StringVar(&o.Cluster, "cluster", "", "name of the cluster (may be left out when there is only one)")
+	command.MarkFlagsMutuallyExclusive("registry", "mirror")
+	command.MarkFlagsOneRequired("registry", "mirror")
+}

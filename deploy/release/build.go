@@ -38,7 +38,7 @@ var (
 )
 
 var programs = []program{
-	{service, "./cmd/proxy", slices.Concat(servers, macs)}, // it locks and owns files as Unix does
+	{service, "./cmd/proxy", slices.Concat(servers, macs, windows)},
 	{plugin, "./cmd/credential-provider", slices.Concat(nodes, macs, windows)},
 	{client, "./cmd/docker-credential-pullpass", slices.Concat(nodes, macs, windows)},
 	{kubectlPlugin, "./cmd/kubectl-pullpass", slices.Concat(servers, macs, windows)},

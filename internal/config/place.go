@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"syscall"
 
 	"github.com/pullpass/pullpass/internal/base/term"
 )
@@ -29,8 +28,8 @@ func (v *validator) place(name string) string {
 	rest := ""
 	for at, links := whole, 0; ; {
 		if info, err := os.Stat(at); err == nil {
-			if s, ok := info.Sys().(*syscall.Stat_t); ok {
-				return fmt.Sprintf("%d:%d/%s", s.Dev, s.Ino, rest)
+			if id, ok := fileID(info); ok {
+				return id + "/" + rest
 			}
 		}
 		if to, err := os.Readlink(at); err == nil && links < maxLinks { // a link to a missing file

@@ -95,7 +95,7 @@ func (r *records) next(p []byte) (n int, err error) {
 	}
 	var failed error
 	_ = r.raw.Read(func(fd uintptr) bool { // with an error, nothing was read: also not that nothing is there
-		n, failed = syscall.Read(int(fd), p)
+		n, failed = readNow(fd, p)
 		return true // whether something was there or not
 	})
 	switch {

@@ -55,6 +55,13 @@ type Record struct {
 	Since    time.Time `json:"since"` // start of the state
 }
 
+// Status is the state of an installer.
+type Status struct {
+	Record
+	Restarts uint64 // of the kubelet, since the start
+	Repairs  uint64 // of files that others changed, at once, since the start
+}
+
 // MaxReason limits the text in an annotation, an event and a terminal, in bytes.
 const MaxReason = 500
 

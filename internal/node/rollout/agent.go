@@ -82,13 +82,6 @@ type Agent struct {
 	looked bool // the node was examined once
 }
 
-// Status is the state of an Agent.
-type Status struct {
-	Record
-	Restarts uint64 // of the kubelet, since the start
-	Repairs  uint64 // of files that others changed, by Repair, since the start
-}
-
 // New does not use the network.
 func New(c Config) (*Agent, error) {
 	if c.REST == nil || c.Namespace == "" || c.Node == "" || c.Tree == nil || c.Watcher == nil {

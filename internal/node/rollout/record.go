@@ -14,6 +14,7 @@ import (
 // The published state is in package progress, for programs that only read it.
 type (
 	Record = progress.Record
+	Status = progress.Status
 	State  = progress.State
 	Stop   = progress.Stop
 )

@@ -214,7 +214,7 @@ func TestCRIOWithoutHosts(t *testing.T) {
 	})
 }
 
-// What cannot be removed is not forgotten.
+// An installation that cannot be removed is not forgotten.
 func TestCannotRemove(t *testing.T) {
 	in(t, 1, func(t *testing.T, f *fleet) {
 		n := f.nodes["node-00"]

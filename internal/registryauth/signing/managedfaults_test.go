@@ -448,7 +448,7 @@ func TestManagedKeysBoundTheNumberOfFiles(t *testing.T) {
 	}
 }
 
-// What is in the directory is not known, so an operator's command adds nothing to it.
+// If the directory cannot be read, an operator's command adds nothing to it.
 func TestUnreadDirectoryGetsNoKey(t *testing.T) {
 	t.Parallel()
 	cfg := managedConfig(t, TrustCertificate)

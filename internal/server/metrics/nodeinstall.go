@@ -4,7 +4,6 @@ import (
 	"net/http"
 
 	"github.com/pullpass/pullpass/internal/node/progress"
-	"github.com/pullpass/pullpass/internal/node/rollout"
 )
 
 var (
@@ -38,7 +37,7 @@ var (
 
 // NodeInstall returns the metrics of "pullpass node-install run" on a node, and of its
 // process.
-func NodeInstall(node string, status func() rollout.Status) http.Handler {
+func NodeInstall(node string, status func() progress.Status) http.Handler {
 	return newProgram(nodeInstallMetrics, func(r reading) {
 		s := status()
 		r.show(nodeInstallRestarts, float64(s.Restarts), node)

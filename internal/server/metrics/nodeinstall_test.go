@@ -6,13 +6,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pullpass/pullpass/internal/node/rollout"
+	"github.com/pullpass/pullpass/internal/node/progress"
 )
 
 func TestNodeInstall(t *testing.T) {
 	t.Parallel()
-	var now rollout.Status
-	handler := NodeInstall("node-1", func() rollout.Status { return now })
+	var now progress.Status
+	handler := NodeInstall("node-1", func() progress.Status { return now })
 	scrape := func() string {
 		w := httptest.NewRecorder()
 		handler.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), "GET", "/metrics", nil))
@@ -21,7 +21,7 @@ func TestNodeInstall(t *testing.T) {
 	if got := scrape(); strings.Contains(got, "_state") || !strings.Contains(got, `pullpass_node_install_restarts_total{node="node-1"} 0`) {
 		t.Errorf("before the first look:\n%s", got)
 	}
-	now = rollout.Status{Record: rollout.Record{State: rollout.Failed, Since: time.Unix(1700000000, 0)}, Restarts: 2, Repairs: 3}
+	now = progress.Status{Record: progress.Record{State: progress.Failed, Since: time.Unix(1700000000, 0)}, Restarts: 2, Repairs: 3}
 	got := scrape()
 	for _, want := range []string{
 		`pullpass_node_install_restarts_total{node="node-1"} 2`, `pullpass_node_install_repairs_total{node="node-1"} 3`, `pullpass_node_install_since_timestamp_seconds{node="node-1"} 1.7e+09`,

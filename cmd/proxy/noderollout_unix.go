@@ -1,3 +1,5 @@
+//go:build unix
+
 package main
 
 import (
@@ -12,10 +14,8 @@ import (
 	"github.com/pullpass/pullpass/internal/cluster/controller"
 	"github.com/pullpass/pullpass/internal/node/hostfs"
 	"github.com/pullpass/pullpass/internal/node/nodeinstall"
-	"github.com/pullpass/pullpass/internal/node/progress"
 	"github.com/pullpass/pullpass/internal/node/rollout"
 	"github.com/pullpass/pullpass/internal/server"
-	"github.com/pullpass/pullpass/internal/server/explain"
 	"github.com/pullpass/pullpass/internal/server/metrics"
 )
 
@@ -124,40 +124,4 @@ func (o *nodeRunOptions) files() []string {
 		return []string{o.config}
 	}
 	return []string{o.config, o.ca}
-}
-
-func nodeStatusCommand() *cobra.Command {
-	var namespace, kubeconfig, output string
-	command := &cobra.Command{
-		Use:   "status",
-		Short: "Say of every node of a cluster how far its installation is, and why",
-		Long: `Say of every node of a cluster how far "node-install run" is with it, and why it
-is not ready. docs/how-to/nodes.md has the states.`,
-		Example: `  pullpass node-install status --kubeconfig ~/.kube/config
-  pullpass node-install status --kubeconfig ~/.kube/config --namespace pullpass-nodes -o json`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			asJSON, err := isJSON(output, "text")
-			if err != nil {
-				return err
-			}
-			connection, err := controller.Connect(kubeconfig)
-			if err != nil {
-				return err
-			}
-			overview, err := progress.List(cmd.Context(), connection, namespace)
-			if err != nil {
-				return err
-			}
-			if asJSON {
-				return explain.WriteJSON(cmd.OutOrStdout(), overview)
-			}
-			return progress.WriteText(cmd.OutOrStdout(), overview)
-		},
-	}
-	flags := command.Flags()
-	flags.StringVarP(&namespace, "namespace", "n", "pullpass-nodes", "namespace of the installer")
-	flags.StringVar(&kubeconfig, "kubeconfig", "", "kubeconfig of the cluster; empty: the one that this runs in")
-	outputFlag(command, &output, "text", "text or json")
-	return command
 }
