@@ -25,6 +25,8 @@ type forge struct {
 
 	mu       sync.Mutex
 	comments []string
+	author   map[string]any // of comments
+	isUser   bool           // the token has a user
 }
 
 const policyBefore = `apiVersion: pullpass.dev/v1beta1
@@ -68,11 +70,22 @@ func newForge(t *testing.T) *forge {
 	mux.HandleFunc("GET /repos/acme/policy/issues/7/comments", func(w http.ResponseWriter, r *http.Request) {
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		all := []map[string]any{{"id": 100, "body": "looks good"}}
+		const marker = "<!-- pullpass policy diff deploy/policy.yaml -->"
+		all := []map[string]any{
+			{"id": 100, "body": "looks good", "user": map[string]any{"login": "dev", "type": "User"}},
+			{"id": 101, "body": marker, "user": map[string]any{"login": "dev", "type": "User"}},
+		}
 		for i, body := range f.comments {
-			all = append(all, map[string]any{"id": i, "body": body})
+			all = append(all, map[string]any{"id": i, "body": body, "user": f.author})
 		}
 		_ = json.NewEncoder(w).Encode(all)
+	})
+	mux.HandleFunc("GET /user", func(w http.ResponseWriter, _ *http.Request) {
+		if !f.isUser {
+			w.WriteHeader(http.StatusForbidden)
+			return
+		}
+		_ = json.NewEncoder(w).Encode(f.author)
 	})
 	read := func(r *http.Request) string {
 		var comment struct{ Body string }
@@ -130,7 +143,19 @@ const gains = "| `*/team-*/*` | push | `{namespace}/**` |"
 
 func TestPolicyDiffAction(t *testing.T) {
 	t.Parallel()
-	f := newForge(t)
+	for name, isUser := range map[string]bool{"the token of a workflow": false, "the token of a user": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newForge(t)
+			f.isUser = isUser
+			f.author = map[string]any{"login": "writer", "type": map[bool]string{false: "Bot", true: "User"}[isUser]}
+			testPolicyDiffAction(t, f)
+		})
+	}
+}
+
+func testPolicyDiffAction(t *testing.T, f *forge) {
+	t.Helper()
 	var a action
 	testkit.Must(t, yaml.UnmarshalStrict([]byte(testkit.Read(t, "github/policy-diff/action.yml")), &a))
 	if len(a.Runs.Steps) != 1 || a.Runs.Using != "composite" || a.Runs.Steps[0].Shell != "bash" {
