@@ -87,23 +87,28 @@ func newForge(t *testing.T) *forge {
 		}
 		_ = json.NewEncoder(w).Encode(f.author)
 	})
-	read := func(r *http.Request) string {
+	read := func(w http.ResponseWriter, r *http.Request) (body string, ok bool) {
 		var comment struct{ Body string }
 		if r.Header.Get("Authorization") != "Bearer writes" || json.NewDecoder(r.Body).Decode(&comment) != nil {
-			return ""
+			w.WriteHeader(http.StatusForbidden)
+			return "", false
 		}
-		return comment.Body
+		return comment.Body, true
 	}
 	mux.HandleFunc("POST /repos/acme/policy/issues/7/comments", func(w http.ResponseWriter, r *http.Request) {
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		f.comments = append(f.comments, read(r))
-		w.WriteHeader(http.StatusCreated)
+		if body, ok := read(w, r); ok {
+			f.comments = append(f.comments, body)
+			w.WriteHeader(http.StatusCreated)
+		}
 	})
-	mux.HandleFunc("PATCH /repos/acme/policy/issues/comments/0", func(_ http.ResponseWriter, r *http.Request) {
+	mux.HandleFunc("PATCH /repos/acme/policy/issues/comments/0", func(w http.ResponseWriter, r *http.Request) {
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		f.comments[0] = "again\n" + read(r)
+		if body, ok := read(w, r); ok {
+			f.comments[0] = "again\n" + body
+		}
 	})
 	mux.HandleFunc("POST /projects/3/merge_requests/7/notes", func(w http.ResponseWriter, r *http.Request) {
 		f.mu.Lock()
@@ -161,8 +166,9 @@ func testPolicyDiffAction(t *testing.T, f *forge) {
 	if len(a.Runs.Steps) != 1 || a.Runs.Using != "composite" || a.Runs.Steps[0].Shell != "bash" {
 		t.Fatalf("action.yml: %+v", a.Runs)
 	}
+	summary, token := filepath.Join(t.TempDir(), "summary"), "writes"
 	act := func(inputs map[string]string) (string, error) {
-		env := map[string]string{"HOME": t.TempDir(), "PATH": os.Getenv("PATH"), "RUNNER_TEMP": t.TempDir(), "GITHUB_API_URL": f.url, "GITHUB_REPOSITORY": "acme/policy"}
+		env := map[string]string{"HOME": t.TempDir(), "PATH": os.Getenv("PATH"), "RUNNER_TEMP": t.TempDir(), "GITHUB_API_URL": f.url, "GITHUB_REPOSITORY": "acme/policy", "GITHUB_STEP_SUMMARY": summary}
 		for name, value := range a.Runs.Steps[0].Env {
 			input := strings.TrimSuffix(strings.TrimPrefix(value, "${{ inputs."), " }}")
 			declared, found := a.Inputs[input]
@@ -170,7 +176,7 @@ func testPolicyDiffAction(t *testing.T, f *forge) {
 				t.Fatalf("%s: %s is not an input", name, value)
 			}
 			if env[name] = declared.Default; strings.HasPrefix(declared.Default, "${{") {
-				env[name] = map[string]string{"token": "writes", "base": f.base, "pull-request": "7"}[input]
+				env[name] = map[string]string{"token": token, "base": f.base, "pull-request": "7"}[input]
 			}
 			if given, ok := inputs[input]; ok {
 				env[name] = given
@@ -191,6 +197,13 @@ func testPolicyDiffAction(t *testing.T, f *forge) {
 		t.Errorf("%v: %s", err, output)
 	}
 	posted := f.posted()
+	token = "reads"
+	if output, err := act(inputs); err != nil || !strings.Contains(output, "::warning::") || !slices.Equal(f.posted(), posted) {
+		t.Errorf("without the right to comment: %v: %s", err, output)
+	}
+	if text := testkit.Read(t, summary); strings.Count(text, gains) != 4 {
+		t.Errorf("the summary is %s", text)
+	}
 	for name, changed := range map[string]string{"config": "deploy/missing.yaml", "path": "/missing", "base": "0123"} {
 		refused := map[string]string{"config": "deploy/policy.yaml", "path": f.program, name: changed}
 		if output, err := act(refused); err == nil || !slices.Equal(f.posted(), posted) {
