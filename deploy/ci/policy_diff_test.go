@@ -25,8 +25,6 @@ type forge struct {
 
 	mu       sync.Mutex
 	comments []string
-	author   map[string]any // of comments
-	isUser   bool           // the token has a user
 }
 
 const policyBefore = `apiVersion: pullpass.dev/v1beta1
@@ -37,7 +35,8 @@ rules:
   allow: [{repositories: ["{namespace}/**"], actions: [pull]}]
 `
 
-func newForge(t *testing.T) *forge {
+// newForge makes a forge whose token is that of a user, or that of a workflow.
+func newForge(t *testing.T, isUser bool) *forge {
 	t.Helper()
 	for _, program := range []string{"git", "jq", "curl"} {
 		if _, err := exec.LookPath(program); err != nil {
@@ -66,6 +65,7 @@ func newForge(t *testing.T) *forge {
 	f.base = git("rev-parse", "HEAD")
 	write(t, filepath.Join(f.dir, "deploy", "policy.yaml"), strings.Replace(policyBefore, "pull]", "pull, push]", 1))
 
+	author := map[string]any{"login": "writer", "type": map[bool]string{false: "Bot", true: "User"}[isUser]}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /repos/acme/policy/issues/7/comments", func(w http.ResponseWriter, r *http.Request) {
 		f.mu.Lock()
@@ -76,16 +76,16 @@ func newForge(t *testing.T) *forge {
 			{"id": 101, "body": marker, "user": map[string]any{"login": "dev", "type": "User"}},
 		}
 		for i, body := range f.comments {
-			all = append(all, map[string]any{"id": i, "body": body, "user": f.author})
+			all = append(all, map[string]any{"id": i, "body": body, "user": author})
 		}
 		_ = json.NewEncoder(w).Encode(all)
 	})
 	mux.HandleFunc("GET /user", func(w http.ResponseWriter, _ *http.Request) {
-		if !f.isUser {
+		if !isUser {
 			w.WriteHeader(http.StatusForbidden)
 			return
 		}
-		_ = json.NewEncoder(w).Encode(f.author)
+		_ = json.NewEncoder(w).Encode(author)
 	})
 	read := func(w http.ResponseWriter, r *http.Request) (body string, ok bool) {
 		var comment struct{ Body string }
@@ -151,10 +151,7 @@ func TestPolicyDiffAction(t *testing.T) {
 	for name, isUser := range map[string]bool{"the token of a workflow": false, "the token of a user": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			f := newForge(t)
-			f.isUser = isUser
-			f.author = map[string]any{"login": "writer", "type": map[bool]string{false: "Bot", true: "User"}[isUser]}
-			testPolicyDiffAction(t, f)
+			testPolicyDiffAction(t, newForge(t, isUser))
 		})
 	}
 }
@@ -214,7 +211,7 @@ func testPolicyDiffAction(t *testing.T, f *forge) {
 
 func TestPolicyDiffTemplate(t *testing.T) {
 	t.Parallel()
-	f := newForge(t)
+	f := newForge(t, false)
 	_, text, _ := strings.Cut(testkit.Read(t, "gitlab/policy-diff.gitlab-ci.yml"), "\n---\n")
 	var jobs map[string]struct {
 		Image     string
