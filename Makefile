@@ -53,7 +53,7 @@ docs: ## docs/reference/metrics.md, the reasons in docs/reference/audit.md, and 
 # rollouttest mostly waits, and chaostest allows for a busy machine, so they run beside the others. releasetest has a target of its own.
 e2e: ## tests with the real API server, registries and clients (root: installs Debian packages)
 	@./.ci/install e2e
-	$(CRASH) -crash-every 40
+	$(CRASH) -crash-every 80
 	cd e2e && others=$$($(GO) list ./... | grep -v -e '/rollouttest$$' -e '/chaostest$$' -e '/releasetest$$') && { \
 		$(GO) test -count=1 -p 1 -timeout 60m ./rollouttest ./chaostest & \
 		$(GO) test -count=1 -p 1 -timeout 60m $$others; status=$$?; \
