@@ -119,9 +119,10 @@ func (i *installation) certificates(t testing.TB) string {
 }
 
 const (
-	podPeriod  = 500 * time.Millisecond
+	// Two pods a second take all of a machine with two processors, and the work under test waits.
+	podPeriod  = 2 * time.Second
 	askPeriod  = 100 * time.Millisecond
-	podsAtOnce = 20 // nodes have room for 110 each, and are slower than this on a busy machine
+	podsAtOnce = 5 // nodes have room for 110 each, and are slower than this on a busy machine
 )
 
 // pulls go on while Pullpass changes: new pods that pull images of their own, and requests for tokens.
