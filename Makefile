@@ -151,9 +151,10 @@ mutants: ## conditions, limits and reasons of refusals of MUTANTS (./internal/oi
 mutants-changed: ## the same on changed lines alone, and for three minutes at most
 	$(GO) run ./internal/test/mutants -changed -for 3m $(MUTANTS)
 
+PROGRAMS = ./cmd/proxy ./cmd/kubectl-pullpass ./cmd/credential-provider ./cmd/docker-credential-pullpass
 cross: ## the programs compile for Windows and macOS
-	GOOS=windows CGO_ENABLED=0 $(GO) vet ./cmd/proxy ./cmd/kubectl-pullpass ./cmd/credential-provider ./cmd/docker-credential-pullpass
-	GOOS=darwin CGO_ENABLED=0 $(GO) build -o /dev/null ./cmd/proxy
+	GOOS=windows CGO_ENABLED=0 $(GO) build $(PROGRAMS)
+	GOOS=darwin CGO_ENABLED=0 $(GO) build $(PROGRAMS)
 
 # Exceptions are beside the code, with a reason; .golangci.yaml says which linters.
 lint: ## gofmt, golangci-lint, actionlint, govulncheck, module checksums
