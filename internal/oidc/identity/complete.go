@@ -41,8 +41,6 @@ func (p Profile) Complete(issuer string, require map[string][]string, given Clai
 		if id, ok := all["job_project_id"].(string); ok {
 			add("project_id", id)
 		}
-	case Google:
-		add("sub", "1")
 	case AWS:
 		add("sub", "arn:aws:iam::000000000000:role/example")
 	case SPIFFE:

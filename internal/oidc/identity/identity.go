@@ -1,6 +1,7 @@
 package identity
 
 import (
+	"maps"
 	"slices"
 	"strconv"
 
@@ -89,10 +90,10 @@ func size(value any) int {
 // claim counts. One member of a list is enough. Of several such claims, it returns the first by
 // name.
 func (c Claims) Unmet(require map[string][]string) (name string, unmet bool) {
-	for claim, values := range require {
-		if !slices.ContainsFunc(c.Texts(claim), func(text string) bool { return slices.Contains(values, text) }) && (!unmet || claim < name) {
-			name, unmet = claim, true
+	for _, claim := range slices.Sorted(maps.Keys(require)) {
+		if !slices.ContainsFunc(c.Texts(claim), func(text string) bool { return slices.Contains(require[claim], text) }) {
+			return claim, true
 		}
 	}
-	return name, unmet
+	return "", false
 }
