@@ -1,6 +1,7 @@
 package pullsecrets
 
 import (
+	"bytes"
 	"slices"
 	"testing"
 
@@ -30,6 +31,27 @@ func FuzzCredentials(f *testing.F) {
 		}
 		if got.broken && (len(got.hosts) > 0 || got.others || got.legacy || len(got.tokens) > 0) || got.legacy && len(got.hosts) == 0 {
 			t.Errorf("%q: %+v", data, got)
+		}
+	})
+}
+
+// Each workload of manifests has an image of the registries that were asked for, and a ServiceAccount.
+func FuzzManifests(f *testing.F) {
+	for _, file := range []string{
+		"kind: Pod\nspec: {containers: [{image: ghcr.io/a}]}\n---\nkind: List\nitems: [{kind: PodTemplate, template: {spec: {serviceAccount: x, containers: [{image: 'GHCR.io/a/b:v1@sha256:0'}]}}}]",
+		`{"kind":"CronJob","spec":{"jobTemplate":{"spec":{"template":{"spec":{"volumes":[{"image":{"reference":"ghcr.io/a"}}]}}}}}}`, "spec: {template: x}", "a: &a [*a]", "",
+	} {
+		f.Add([]byte(file))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		all, err := ReadManifests(bytes.NewReader(data), []string{"ghcr.io"})
+		if err != nil && all != nil {
+			t.Errorf("%q: %v and %v", data, all, err)
+		}
+		for _, w := range all {
+			if len(w.Images) == 0 || w.Account == "" || slices.ContainsFunc(w.Images, func(i Image) bool { return i.Registry != "ghcr.io" }) {
+				t.Errorf("%q: %+v", data, w)
+			}
 		}
 	})
 }

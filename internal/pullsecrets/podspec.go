@@ -18,18 +18,20 @@ func references(list []corev1.LocalObjectReference) (names []string) {
 	return names
 }
 
-// accountOf returns the ServiceAccount that admission sets for the template, which is "default" if
-// it names none.
-func accountOf(spec *corev1.PodSpec) string { return cmp.Or(spec.ServiceAccountName, "default") }
+// accountOf returns the ServiceAccount that the API server sets for the template, which is "default"
+// if it names none. Stored objects have both fields; manifests may have the deprecated one alone.
+func accountOf(spec *corev1.PodSpec) string {
+	return cmp.Or(spec.ServiceAccountName, spec.DeprecatedServiceAccount, "default")
+}
 
-// images returns the images of the registries, including those of image volumes.
-func (r *reading) images(spec *corev1.PodSpec) (images []Image) {
+// images returns the images of the registries, including those of image volumes: sorted, each once.
+func images(spec *corev1.PodSpec, registries []string) (images []Image) {
 	note := func(name string) {
 		host, repository, ok := strings.Cut(name, "/")
 		if !ok {
 			return // of docker.io
 		}
-		for _, registry := range r.Registries {
+		for _, registry := range registries {
 			if strings.EqualFold(host, registry) {
 				images = append(images, Image{registry, withoutTag(repository)})
 			}

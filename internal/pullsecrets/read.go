@@ -265,7 +265,7 @@ func (r *reading) pods(ctx context.Context) error {
 		case pod.Status.Phase == corev1.PodSucceeded, pod.Status.Phase == corev1.PodFailed:
 			return // it never pulls again
 		case pod.Annotations[corev1.MirrorPodAnnotationKey] != "":
-			if len(r.images(&pod.Spec)) > 0 {
+			if len(images(&pod.Spec, r.Registries)) > 0 {
 				r.StaticPods++
 			}
 			return
@@ -283,7 +283,7 @@ func (r *reading) pods(ctx context.Context) error {
 
 // add merges the data of a pod or template into its workload.
 func (r *reading) add(w *Workload, spec *corev1.PodSpec) {
-	w.Images, w.Mounted = r.images(spec), slices.DeleteFunc(mounted(spec), func(name string) bool { return !r.interesting[Key{w.Namespace, name}] })
+	w.Images, w.Mounted = images(spec, r.Registries), slices.DeleteFunc(mounted(spec), func(name string) bool { return !r.interesting[Key{w.Namespace, name}] })
 	key := workloadKey{w.Key, w.Kind, w.Account}
 	known := r.workloads[key]
 	if known == nil {

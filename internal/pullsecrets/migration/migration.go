@@ -39,7 +39,7 @@ func New(ctx context.Context, cfg *config.Config, o Options, now time.Time) (*Pl
 	if err != nil {
 		return nil, err
 	}
-	services, err := servicesOf(cfg, o.Registries, o.Service)
+	services, err := ServicesOf(cfg, o.Registries, o.Service)
 	if err != nil {
 		return nil, err
 	}
@@ -73,8 +73,8 @@ func New(ctx context.Context, cfg *config.Config, o Options, now time.Time) (*Pl
 	return m, m.plan(ctx)
 }
 
-// servicesOf returns the service of each registry, which does not follow from the host.
-func servicesOf(cfg *config.Config, hosts []string, service string) (map[string]string, error) {
+// ServicesOf returns the service of each registry, which does not follow from the host.
+func ServicesOf(cfg *config.Config, hosts []string, service string) (map[string]string, error) {
 	services := map[string]string{}
 	for _, host := range hosts {
 		if !config.IsRegistryHost(host) {

@@ -388,7 +388,7 @@ func TestServiceOfEachRegistry(t *testing.T) {
 		{two, "c.example.com", "", "", hint, ""},
 		{two, "c.example.com", "d", "", `--service "d" is not configured`, hint},
 	} {
-		got, err := servicesOf(&config.Config{Registries: test.registries}, []string{test.host}, test.given)
+		got, err := ServicesOf(&config.Config{Registries: test.registries}, []string{test.host}, test.given)
 		if got[test.host] != test.want || (err == nil) != (test.fault == "") || err != nil && !strings.Contains(err.Error(), test.fault) || test.silent != "" && strings.Contains(err.Error(), test.silent) {
 			t.Errorf("%s, --service %q: %v, error %v; want %q, %q", test.host, test.given, got, err, test.want, test.fault)
 		}

@@ -20,6 +20,7 @@ import (
 	"github.com/pullpass/pullpass/internal/policy"
 	"github.com/pullpass/pullpass/internal/policy/action"
 	"github.com/pullpass/pullpass/internal/policy/pattern"
+	"github.com/pullpass/pullpass/internal/pullsecrets"
 	"github.com/pullpass/pullpass/internal/refusal"
 	"github.com/pullpass/pullpass/internal/registryauth"
 	"github.com/pullpass/pullpass/internal/server/audit"
@@ -456,11 +457,8 @@ func (s *Suggestion) AddInventory(data []byte) error {
 	}
 	for _, row := range inventory.Rows {
 		for _, pull := range row.Pulls {
-			scope := registryauth.Scope{Type: "repository", Name: pull.Repository, Actions: []string{"pull"}}.String()
-			e := &exchange.Event{
-				ID: row.Kind + "/" + row.Namespace + "/" + row.Name, Status: http.StatusOK, Service: services[pull.Registry],
-				Cluster: inventory.Cluster, Namespace: row.Namespace, ServiceAccount: &exchange.Object{Name: row.ServiceAccount}, Requested: []string{scope},
-			}
+			e := pullOf(row.Kind, row.Namespace, row.Name, pull.Repository)
+			e.Service, e.Cluster, e.ServiceAccount = services[pull.Registry], inventory.Cluster, &exchange.Object{Name: row.ServiceAccount}
 			if pull.Granted {
 				e.Granted = e.Requested
 			}
@@ -470,4 +468,36 @@ func (s *Suggestion) AddInventory(data []byte) error {
 		}
 	}
 	return nil
+}
+
+// Manifests says what manifests leave open.
+type Manifests struct {
+	Cluster   string
+	Namespace string            // of objects that name none
+	Services  map[string]string // by the registry's host
+}
+
+// AddManifests counts each image of the workloads as a request.
+func (s *Suggestion) AddManifests(workloads []pullsecrets.Workload, m Manifests) error {
+	for _, w := range workloads {
+		namespace := cmp.Or(w.Namespace, m.Namespace)
+		if namespace == "" {
+			s.Skipped["their manifest names no namespace, and --namespace is not set"] += len(w.Images)
+			continue
+		}
+		for _, image := range w.Images {
+			e := pullOf(w.Kind, namespace, w.Name, image.Repository)
+			e.Service, e.Cluster, e.ServiceAccount = m.Services[image.Registry], m.Cluster, &exchange.Object{Name: w.Account}
+			if err := s.Add(e); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// pullOf returns the request that a workload's pull makes.
+func pullOf(kind, namespace, name, repository string) *exchange.Event {
+	scope := registryauth.Scope{Type: "repository", Name: repository, Actions: []string{"pull"}}
+	return &exchange.Event{ID: kind + "/" + namespace + "/" + name, Status: http.StatusOK, Namespace: namespace, Requested: []string{scope.String()}}
 }
