@@ -1,0 +1,366 @@
+package cachetest
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/random"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+
+	"github.com/pullpass/pullpass/e2e/certs"
+	"github.com/pullpass/pullpass/e2e/issuer"
+	"github.com/pullpass/pullpass/e2e/node"
+	"github.com/pullpass/pullpass/e2e/process"
+	"github.com/pullpass/pullpass/e2e/programs"
+	"github.com/pullpass/pullpass/e2e/pullpass"
+	"github.com/pullpass/pullpass/e2e/registry"
+	"github.com/pullpass/pullpass/e2e/secrets"
+	"github.com/pullpass/pullpass/e2e/testenv"
+	"github.com/pullpass/pullpass/e2e/upstream"
+)
+
+const (
+	service = "gateway.example.com"
+	hub     = "hub.example" // the upstream's name in the names of images
+	tag     = "v1"
+
+	limit = time.Minute
+)
+
+const policy = `apiVersion: pullpass.dev/v1beta1
+kind: AccessPolicy
+rules:
+- name: own-namespace
+  subjects: [{namespaces: ["*"]}]
+  allow: [{repositories: ["*/{namespace}/**", "*/shared/**"], actions: [pull]}]
+`
+
+// The credential of the upstream, which the cache alone has.
+const originUser, originPassword = "cache-of-acme", "origins-password-nobody-else-may-see"
+
+// The faults of an origin.
+type fault int
+
+const (
+	none fault = iota
+	down       // it closes connections
+	busy       // 429, as Docker Hub's
+	cut        // it breaks off in the middle of each blob
+	held       // it stops in the middle of each blob until the fault ends
+)
+
+// origin is a registry that asks for a password, counts its requests and has faults.
+type origin struct {
+	host     string
+	registry *registry.Registry
+
+	mu      sync.Mutex
+	fault   fault
+	ended   chan struct{} // closed when the fault ends
+	stopped chan struct{} // has a message for each blob that is held
+	asked   []string      // methods and paths
+}
+
+func startOrigin(t *testing.T, ca *certs.CA) *origin {
+	o := &origin{registry: registry.Start(t, ca, registry.Config{Program: programs.Distribution(t)}), ended: make(chan struct{}), stopped: make(chan struct{}, 100)}
+	target := testenv.Value(url.Parse("https://" + o.registry.Host))(t)
+	proxy := &httputil.ReverseProxy{
+		Transport: ca.Transport(t), FlushInterval: -1,
+		Rewrite: func(p *httputil.ProxyRequest) {
+			p.SetURL(target)
+			p.Out.Header.Del("Authorization")
+		},
+	}
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { o.serve(w, r, proxy) }))
+	server.TLS = &tls.Config{Certificates: []tls.Certificate{ca.Server(t, "origin").TLS(t)}}
+	server.StartTLS()
+	t.Cleanup(func() {
+		o.set(none)
+		server.CloseClientConnections()
+		server.Close()
+	})
+	o.host = "localhost" + server.URL[strings.LastIndex(server.URL, ":"):]
+	secrets.Note("password of the cache's upstream", originPassword)
+	return o
+}
+
+func (o *origin) set(f fault) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	close(o.ended)
+	o.fault, o.ended = f, make(chan struct{})
+}
+
+// count returns how many requests there were, and how many of them fetched a blob of a repository.
+func (o *origin) count(repository string) (all, blobs int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, line := range o.asked {
+		if strings.HasPrefix(line, "GET /v2/"+repository+"/blobs/") {
+			blobs++
+		}
+	}
+	return len(o.asked), blobs
+}
+
+func (o *origin) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
+	o.mu.Lock()
+	o.asked = append(o.asked, r.Method+" "+r.URL.Path)
+	fault, ended := o.fault, o.ended
+	o.mu.Unlock()
+	switch user, password, _ := r.BasicAuth(); {
+	case fault == down:
+		panic(http.ErrAbortHandler)
+	case fault == busy:
+		w.Header().Set("Retry-After", "3600")
+		http.Error(w, `{"errors":[{"code":"TOOMANYREQUESTS","message":"You have reached your pull rate limit."}]}`, http.StatusTooManyRequests)
+		return
+	case user != originUser || password != originPassword:
+		w.Header().Set("WWW-Authenticate", `Basic realm="origin"`)
+		http.Error(w, `{"errors":[{"code":"UNAUTHORIZED"}]}`, http.StatusUnauthorized)
+		return
+	case fault != none && strings.Contains(r.URL.Path, "/blobs/") && r.Method == http.MethodGet:
+		w = &breaking{ResponseWriter: w, at: layerBytes / 2, stop: func() bool {
+			if fault == held {
+				o.stopped <- struct{}{}
+				<-ended
+			}
+			return fault == cut
+		}}
+	}
+	next.ServeHTTP(w, r)
+}
+
+// breaking calls stop once, when it has passed on this many bytes.
+type breaking struct {
+	http.ResponseWriter
+	at   int
+	stop func() (isCut bool)
+}
+
+func (b *breaking) Unwrap() http.ResponseWriter { return b.ResponseWriter }
+
+func (b *breaking) Write(p []byte) (int, error) {
+	if b.at -= len(p); b.at < 0 && b.stop != nil {
+		isCut := b.stop()
+		b.stop = nil
+		if isCut {
+			return 0, errors.New("the connection is cut")
+		}
+	}
+	return b.ResponseWriter.Write(p)
+}
+
+// site is a gateway before a cache before an origin.
+type site struct {
+	ca      *certs.CA
+	origin  *origin
+	caching registry.Config
+	cache   *registry.Registry
+	issuer  *issuer.Issuer
+	proxy   *pullpass.Proxy
+}
+
+func start(t *testing.T) *site {
+	ca := certs.NewCA(t, "registry-ca")
+	s := &site{ca: ca, origin: startOrigin(t, ca), issuer: issuer.Start(t, ca)}
+	s.caching = registry.Config{
+		Program: programs.Distribution(t), Address: process.FreeAddress(t), Storage: t.TempDir(),
+		Realm: "cache", Htpasswd: []byte(upstream.Htpasswd),
+		Proxy: registry.Proxy{URL: "https://" + s.origin.host, Username: originUser, Password: originPassword},
+	}
+	s.cache = registry.Start(t, ca, s.caching)
+	secrets.Note("password of the cache", upstream.Password)
+	s.proxy = pullpass.Start(t, ca, pullpass.Config{
+		Clusters: []pullpass.Cluster{{Name: "e2e", Issuer: s.issuer.URL, Audiences: []string{service}, Discovery: pullpass.Discovery{CAFile: ca.File}}},
+		Policy:   policy, Service: service,
+		Upstreams: []pullpass.Upstream{{
+			Name: hub, URL: "https://" + s.cache.Host, CAFile: ca.File,
+			Credential: pullpass.Credential{Basic: pullpass.Basic{
+				Username: upstream.Username, PasswordFile: testenv.WriteFile(t, filepath.Join(t.TempDir(), "password"), upstream.Password),
+			}},
+		}},
+	})
+	return s
+}
+
+const layerBytes = 4 << 20 // of random layers, which end in the middle of a fault
+
+// publish puts an image into the origin's registry, and returns its digest.
+func (s *site) publish(t *testing.T, repository string) v1.Hash {
+	t.Helper()
+	image := testenv.Value(random.Image(layerBytes, 2))(t)
+	testenv.Must(t, node.Push(t.Context(), s.ca.Transport(t), "", "", s.origin.registry.Host+"/"+repository+":"+tag, image))
+	return testenv.Value(image.Digest())(t)
+}
+
+// pull fetches all of an image as a ServiceAccount, and checks every digest. It does not try again.
+func (s *site) pull(t *testing.T, namespace, repository string) (v1.Hash, error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	reference := testenv.Value(name.ParseReference(strings.TrimPrefix(s.proxy.GatewayURL, "https://") + "/" + hub + "/" + repository + ":" + tag))(t)
+	token := s.issuer.Token(t, service, namespace, "puller")
+	transport := s.ca.Transport(t)
+	defer transport.CloseIdleConnections()
+	image, err := remote.Image(reference, remote.WithContext(ctx), remote.WithTransport(transport), remote.WithRetryBackoff(remote.Backoff{Steps: 1}),
+		remote.WithAuth(&authn.Basic{Username: "serviceaccount", Password: token}))
+	if err != nil {
+		return v1.Hash{}, err
+	}
+	layers, err := image.Layers()
+	if err != nil {
+		return v1.Hash{}, err
+	}
+	for _, layer := range layers {
+		content, err := layer.Compressed()
+		if err == nil {
+			_, err = io.Copy(io.Discard, content)
+			err = errors.Join(err, content.Close())
+		}
+		if err != nil {
+			return v1.Hash{}, err
+		}
+	}
+	return image.Digest()
+}
+
+// granted pulls, also while the gateway still holds back from a cache that failed.
+func (s *site) granted(t *testing.T, namespace, repository string, want v1.Hash) {
+	t.Helper()
+	var got v1.Hash
+	var err error
+	if !testenv.Poll(limit, func() bool { got, err = s.pull(t, namespace, repository); return err == nil }) || got != want {
+		t.Fatalf("%s pulls %s: %v, %v, want %v", namespace, repository, got, err, want)
+	}
+}
+
+// refused looks that the gateway itself says no.
+func (s *site) refused(t *testing.T, namespace, repository string) {
+	t.Helper()
+	before, _ := s.origin.count("")
+	if got, err := s.pull(t, namespace, repository); err == nil {
+		t.Errorf("%s pulls %s: %v", namespace, repository, got)
+	}
+	if after, _ := s.origin.count(""); after != before {
+		t.Errorf("a refused pull led to %d requests to the upstream", after-before)
+	}
+	events := s.proxy.Audit(t)
+	if e := events[len(events)-1]; e.Namespace != namespace || e.Result == "granted" {
+		t.Errorf("the last line is not the refusal: %+v", e)
+	}
+}
+
+// TestCache pulls through the gateway and a distribution registry that caches: every hit is judged, and hits need no upstream.
+func TestCache(t *testing.T) {
+	s := start(t)
+
+	t.Run("hits", func(t *testing.T) {
+		digest := s.publish(t, "team-a/web")
+		s.granted(t, "team-a", "team-a/web", digest)
+		_, first := s.origin.count("team-a/web")
+		for range 3 {
+			s.granted(t, "team-a", "team-a/web", digest)
+		}
+		if _, blobs := s.origin.count("team-a/web"); first == 0 || blobs != first {
+			t.Errorf("the first pull fetched %d blobs of the upstream, the next three %d", first, blobs-first)
+		}
+		s.refused(t, "team-b", "team-a/web")
+	})
+
+	t.Run("the cache itself asks for a password", func(t *testing.T) {
+		response := testenv.Value((&http.Client{Transport: s.ca.Transport(t)}).Get("https://" + s.cache.Host + "/v2/team-a/web/manifests/" + tag))(t)
+		testenv.Must(t, response.Body.Close())
+		if response.StatusCode != http.StatusUnauthorized {
+			t.Errorf("without one: %s", response.Status)
+		}
+	})
+
+	for what, fault := range map[string]fault{"the upstream is down": down, "the upstream has a rate limit": busy} {
+		t.Run(what, func(t *testing.T) {
+			digest := s.publish(t, "shared/"+fmt.Sprint(fault))
+			s.granted(t, "team-a", "shared/"+fmt.Sprint(fault), digest)
+			s.publish(t, "shared/unseen")
+			s.origin.set(fault)
+			defer s.origin.set(none)
+			for range 3 {
+				s.granted(t, "team-b", "shared/"+fmt.Sprint(fault), digest)
+			}
+			s.refused(t, "team-b", "team-a/web")
+			if got, err := s.pull(t, "team-a", "shared/unseen"); err == nil {
+				t.Errorf("nobody has fetched it: %v", got)
+			}
+		})
+	}
+
+	// Content that the cache did not get whole is never served: its digest would not be that of the manifest.
+	t.Run("a fill is cut", func(t *testing.T) {
+		digest := s.publish(t, "team-a/cut")
+		s.origin.set(cut)
+		for range 3 {
+			if _, err := s.pull(t, "team-a", "team-a/cut"); err == nil {
+				t.Error("the upstream sent half of a layer, and the pull succeeded")
+			}
+		}
+		s.origin.set(none)
+		s.granted(t, "team-a", "team-a/cut", digest)
+	})
+
+	t.Run("fills race", func(t *testing.T) {
+		digest := s.publish(t, "shared/raced")
+		s.origin.set(held)
+		var pulls sync.WaitGroup
+		for i := range 8 {
+			pulls.Go(func() {
+				if got, err := s.pull(t, []string{"team-a", "team-b"}[i%2], "shared/raced"); err != nil || got != digest {
+					t.Errorf("%v, %v, want %v", got, err, digest)
+				}
+			})
+		}
+		<-s.origin.stopped
+		time.Sleep(time.Second) // for the others to come as far
+		s.origin.set(none)
+		pulls.Wait()
+		_, blobs := s.origin.count("shared/raced")
+		t.Logf("8 pulls at once fetched %d blobs of the upstream", blobs)
+		s.origin.set(down)
+		defer s.origin.set(none)
+		s.granted(t, "team-a", "shared/raced", digest)
+	})
+
+	t.Run("the cache is killed while it fills", func(t *testing.T) {
+		digest := s.publish(t, "team-a/killed")
+		s.origin.set(held)
+		var pulls sync.WaitGroup
+		pulls.Go(func() {
+			if _, err := s.pull(t, "team-a", "team-a/killed"); err == nil {
+				t.Error("the pull succeeded, and nothing had the whole layer")
+			}
+		})
+		<-s.origin.stopped
+		s.cache.Kill(t)
+		pulls.Wait()
+		s.origin.set(none)
+		s.cache = registry.Start(t, s.ca, s.caching)
+		s.granted(t, "team-a", "team-a/killed", digest)
+		s.origin.set(down)
+		defer s.origin.set(none)
+		s.granted(t, "team-a", "team-a/killed", digest)
+		s.refused(t, "team-b", "team-a/killed")
+	})
+}
