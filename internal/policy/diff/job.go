@@ -78,7 +78,7 @@ type claimChoices struct {
 }
 
 func (c *claimChoices) collect(b *box, n near) {
-	type comparison struct{ needed, others []string }
+	type comparison struct{ needed, denied, others []string }
 	compared := map[string]*comparison{}
 	of := func(name string) *comparison {
 		if compared[name] == nil {
@@ -112,6 +112,11 @@ func (c *claimChoices) collect(b *box, n near) {
 		read(w, true)
 	}
 	n.whoms(func(w *whom) bool { read(w, false); return true })
+	if b.denial != nil {
+		for _, claim := range b.denial.whom.Claims {
+			of(claim.Name).denied = claim.Values
+		}
+	}
 	for w := range n.whoms {
 		if w.TokenIDs != nil {
 			of("jti").others = append(of("jti").others, w.TokenIDs...)
@@ -125,7 +130,7 @@ func (c *claimChoices) collect(b *box, n near) {
 		own.others = append(own.others, value)
 	})
 	for name, own := range compared {
-		c.values[name] = c.choices(name, own.needed, own.others, types[name])
+		c.values[name] = c.choices(name, own.needed, own.denied, own.others, types[name])
 	}
 }
 
@@ -169,8 +174,8 @@ func (c *claimChoices) paths(b *box, n near, note func(name, value string)) {
 }
 
 // choices returns the values of a claim that are told apart. A claim that a rule needs is not
-// missing.
-func (c *claimChoices) choices(name string, needed, others []string, types []identity.Type) []any {
+// missing. A list can have what a rule needs, and what a denial names.
+func (c *claimChoices) choices(name string, needed, denied, others []string, types []identity.Type) []any {
 	known, isNamed := c.profile.Claim(name)
 	if isNamed {
 		types = []identity.Type{known.Type}
@@ -218,6 +223,13 @@ func (c *claimChoices) choices(name string, needed, others []string, types []ide
 	var all []any
 	for _, value := range list {
 		all = append(all, typed(value, types)...)
+	}
+	if !isNamed || slices.Contains(types, identity.List) {
+		for _, one := range needed {
+			for _, other := range denied {
+				all = append(all, []string{one, other})
+			}
+		}
 	}
 	if slices.Contains(types, identity.List) {
 		for i, one := range list {
