@@ -114,7 +114,7 @@ func (s *secrets) put(ctx context.Context, secret *corev1.Secret, dryRun bool) (
 // isInvalid reports whether the API server refused a value of one of the fields.
 func isInvalid(err error, fields ...string) bool {
 	status, ok := errors.AsType[*apierrors.StatusError](err)
-	return ok && apierrors.IsInvalid(err) && status.ErrStatus.Details != nil && slices.ContainsFunc(status.ErrStatus.Details.Causes, func(cause metav1.StatusCause) bool {
+	return ok && status.ErrStatus.Reason == metav1.StatusReasonInvalid && status.ErrStatus.Details != nil && slices.ContainsFunc(status.ErrStatus.Details.Causes, func(cause metav1.StatusCause) bool {
 		return slices.Contains(fields, cause.Field)
 	})
 }
