@@ -51,7 +51,7 @@ rules:
 `
 
 // The credential of the upstream, which the cache alone has.
-const originUser, originPassword = "cache-of-acme", "origins-password-nobody-else-may-see"
+const originUser, originPassword = "cache-of-acme", "password-of-the-origin-alone"
 
 // The faults of an origin.
 type fault int
@@ -303,7 +303,7 @@ func TestCache(t *testing.T) {
 			}
 			s.refused(t, "team-b", "team-a/web")
 			if got, err := s.pull(t, "team-a", "shared/unseen"); err == nil {
-				t.Errorf("nobody has fetched it: %v", got)
+				t.Errorf("pulled what the cache did not have: %v", got)
 			}
 		})
 	}

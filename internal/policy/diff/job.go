@@ -174,7 +174,7 @@ func (c *claimChoices) paths(b *box, n near, note func(name, value string)) {
 }
 
 // choices returns the values of a claim that are told apart. A claim that a rule needs is not
-// missing. A list can have what a rule needs, and what a denial names.
+// missing. A list can have a value of a rule and one of a denial.
 func (c *claimChoices) choices(name string, needed, denied, others []string, types []identity.Type) []any {
 	known, isNamed := c.profile.Claim(name)
 	if isNamed {
