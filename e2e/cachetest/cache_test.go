@@ -10,6 +10,8 @@ import (
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
+	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -21,6 +23,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/random"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"go.yaml.in/yaml/v3"
 
 	"github.com/pullpass/pullpass/e2e/certs"
 	"github.com/pullpass/pullpass/e2e/issuer"
@@ -168,29 +171,60 @@ func (b *breaking) Write(p []byte) (int, error) {
 
 // site is a gateway before a cache before an origin.
 type site struct {
-	ca      *certs.CA
-	origin  *origin
-	caching registry.Config
-	cache   *registry.Registry
-	issuer  *issuer.Issuer
-	proxy   *pullpass.Proxy
+	ca          *certs.CA
+	origin      *origin
+	host        string   // of the cache
+	environment []string // of the cache
+	cache       *process.Process
+	issuer      *issuer.Issuer
+	proxy       *pullpass.Proxy
+}
+
+// startCache runs the cache as deploy/cache/cache.yaml configures it, with other files and addresses.
+func (s *site) startCache(t *testing.T) {
+	t.Helper()
+	first, _, _ := strings.Cut(testenv.ReadFile(t, filepath.Join(programs.Checkout(t), "deploy/cache/cache.yaml")), "\n---\n")
+	var manifest struct{ Data map[string]string }
+	testenv.Must(t, yaml.Unmarshal([]byte(first), &manifest))
+	cmd := exec.Command(programs.Distribution(t), "serve", testenv.WriteFile(t, filepath.Join(t.TempDir(), "config.yml"), manifest.Data["config.yml"]))
+	cmd.Env = s.environment
+	s.cache = process.Start(t, cmd)
+	s.cache.Await(t, limit, func(context.Context) error {
+		status, err := s.askCache(t, "")
+		if err == nil && status != http.StatusUnauthorized {
+			err = fmt.Errorf("GET /v2/: %d", status)
+		}
+		return err
+	})
+}
+
+// askCache sends a request without a password.
+func (s *site) askCache(t *testing.T, path string) (status int, err error) {
+	t.Helper()
+	response, err := (&http.Client{Transport: s.ca.Transport(t), Timeout: limit}).Get("https://" + s.host + "/v2/" + path)
+	if err != nil {
+		return 0, err
+	}
+	return response.StatusCode, response.Body.Close()
 }
 
 func start(t *testing.T) *site {
 	ca := certs.NewCA(t, "registry-ca")
 	s := &site{ca: ca, origin: startOrigin(t, ca), issuer: issuer.Start(t, ca)}
-	s.caching = registry.Config{
-		Program: programs.Distribution(t), Address: process.FreeAddress(t), Storage: t.TempDir(),
-		Realm: "cache", Htpasswd: []byte(upstream.Htpasswd),
-		Proxy: registry.Proxy{URL: "https://" + s.origin.host, Username: originUser, Password: originPassword},
-	}
-	s.cache = registry.Start(t, ca, s.caching)
+	address, serving := process.FreeAddress(t), ca.Server(t, "cache")
+	s.host = "localhost" + address[strings.LastIndex(address, ":"):]
+	s.environment = append(os.Environ(), "OTEL_TRACES_EXPORTER=none", "SSL_CERT_FILE="+ca.File, "REGISTRY_HTTP_ADDR="+address,
+		"REGISTRY_HTTP_TLS_CERTIFICATE="+serving.CertFile, "REGISTRY_HTTP_TLS_KEY="+serving.KeyFile,
+		"REGISTRY_AUTH_HTPASSWD_PATH="+testenv.WriteFile(t, filepath.Join(t.TempDir(), "htpasswd"), upstream.Htpasswd),
+		"REGISTRY_STORAGE_FILESYSTEM_ROOTDIRECTORY="+t.TempDir(),
+		"REGISTRY_PROXY_REMOTEURL=https://"+s.origin.host, "REGISTRY_PROXY_USERNAME="+originUser, "REGISTRY_PROXY_PASSWORD="+originPassword)
+	s.startCache(t)
 	secrets.Note("password of the cache", upstream.Password)
 	s.proxy = pullpass.Start(t, ca, pullpass.Config{
 		Clusters: []pullpass.Cluster{{Name: "e2e", Issuer: s.issuer.URL, Audiences: []string{service}, Discovery: pullpass.Discovery{CAFile: ca.File}}},
 		Policy:   policy, Service: service,
 		Upstreams: []pullpass.Upstream{{
-			Name: hub, URL: "https://" + s.cache.Host, CAFile: ca.File,
+			Name: hub, URL: "https://" + s.host, CAFile: ca.File,
 			Credential: pullpass.Credential{Basic: pullpass.Basic{
 				Username: upstream.Username, PasswordFile: testenv.WriteFile(t, filepath.Join(t.TempDir(), "password"), upstream.Password),
 			}},
@@ -284,10 +318,8 @@ func TestCache(t *testing.T) {
 	})
 
 	t.Run("the cache itself asks for a password", func(t *testing.T) {
-		response := testenv.Value((&http.Client{Transport: s.ca.Transport(t)}).Get("https://" + s.cache.Host + "/v2/team-a/web/manifests/" + tag))(t)
-		testenv.Must(t, response.Body.Close())
-		if response.StatusCode != http.StatusUnauthorized {
-			t.Errorf("without one: %s", response.Status)
+		if status := testenv.Value(s.askCache(t, "team-a/web/manifests/"+tag))(t); status != http.StatusUnauthorized {
+			t.Errorf("without one: %d", status)
 		}
 	})
 
@@ -356,7 +388,7 @@ func TestCache(t *testing.T) {
 		s.cache.Kill(t)
 		pulls.Wait()
 		s.origin.set(none)
-		s.cache = registry.Start(t, s.ca, s.caching)
+		s.startCache(t)
 		s.granted(t, "team-a", "team-a/killed", digest)
 		s.origin.set(down)
 		defer s.origin.set(none)

@@ -3,7 +3,6 @@
 package registry
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -42,16 +41,9 @@ type Config struct {
 	// ReadOnlyStorage is the Storage of another registry, which is served here
 	// as well, to be read; empty: storage of its own.
 	ReadOnlyStorage string
-	// Storage is a directory for what is pushed; empty: its own.
-	Storage string
-	// Proxy has it fetch what it lacks from another registry.
-	Proxy Proxy
 	// RedirectURL is where blobs are, and clients are sent for them; empty: here.
 	RedirectURL string
 }
-
-// Proxy is the registry that a cache fetches from. Its certificate is of the same CA.
-type Proxy struct{ URL, Username, Password string }
 
 // Registry is a running registry.
 type Registry struct {
@@ -98,9 +90,6 @@ func (r *Registry) Stop(t testing.TB) {
 	}
 }
 
-// Kill ends the registry at once, as kill -9 does.
-func (r *Registry) Kill(t testing.TB) { t.Helper(); r.process.Kill(t) }
-
 // Start runs a registry until the test ends. Its TLS certificate is of ca.
 func Start(t testing.TB, ca *certs.CA, config Config) *Registry {
 	t.Helper()
@@ -118,17 +107,13 @@ func Start(t testing.TB, ca *certs.CA, config Config) *Registry {
 	if config.JWKS != nil {
 		trust = append(trust, "jwks: "+testenv.WriteFile(t, filepath.Join(dir, "token-keys.json"), config.JWKS))
 	}
-	storage, maintenance := cmp.Or(config.Storage, filepath.Join(dir, "data")), "{}"
+	storage, maintenance := filepath.Join(dir, "data"), "{}"
 	if config.ReadOnlyStorage != "" {
 		storage, maintenance = config.ReadOnlyStorage, "{readonly: {enabled: true}}"
 	}
 	middleware := "{}"
 	if config.RedirectURL != "" {
 		middleware = fmt.Sprintf("{storage: [{name: redirect, options: {baseurl: %q}}]}", config.RedirectURL)
-	}
-	proxy := "{}"
-	if config.Proxy != (Proxy{}) {
-		proxy = fmt.Sprintf("{remoteurl: %q, username: %q, password: %q}", config.Proxy.URL, config.Proxy.Username, config.Proxy.Password)
 	}
 	auth := fmt.Sprintf("token:\n    realm: %q\n    service: %q\n    issuer: %q\n    %s", config.Realm, config.Service, config.Issuer, strings.Join(trust, "\n    "))
 	switch {
@@ -149,13 +134,12 @@ http:
   secret: not-a-secret
   draintimeout: 10s
   tls: {certificate: %q, key: %q}
-proxy: %s
 auth:
   %s
-`, storage, maintenance, middleware, address, serving.CertFile, serving.KeyFile, proxy, auth))
+`, storage, maintenance, middleware, address, serving.CertFile, serving.KeyFile, auth))
 
 	cmd := exec.Command(config.Program, "serve", configFile)
-	cmd.Env = append(os.Environ(), "SSL_CERT_FILE="+ca.File, "OTEL_TRACES_EXPORTER=none") // version 3 exports traces otherwise
+	cmd.Env = append(os.Environ(), "OTEL_TRACES_EXPORTER=none") // version 3 exports traces otherwise
 	registry := process.Start(t, cmd)
 	client := &http.Client{Transport: ca.Transport(t), Timeout: startLimit}
 	registry.Await(t, startLimit, func(ctx context.Context) error {
