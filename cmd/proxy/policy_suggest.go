@@ -62,9 +62,9 @@ for identities[] can be suggested.`,
 				if err != nil {
 					return err
 				}
-				c.Grants, c.ProjectClaims = suggest.GrantsOf(present), map[string]string{}
+				c.Grants, c.Profiles = suggest.GrantsOf(present), suggest.Profiles{}
 				for i := range cfg.Identities {
-					c.ProjectClaims[cfg.Identities[i].Name] = cfg.Identities[i].Profile.ProjectClaim()
+					c.Profiles[cfg.Identities[i].Name] = cfg.Identities[i].Profile
 				}
 				if len(manifests) > 0 {
 					of, err := config.FindCluster(cfg, cluster)

@@ -20,7 +20,7 @@ var bitbucket = profile{
 	},
 	needs:   []string{"workspaceUuid", "repositoryUuid"},
 	remedy:  "all tokens of Bitbucket have it",
-	project: "repositoryUuid", run: "pipelineUuid",
+	project: "repositoryUuid", run: "pipelineUuid", refs: []string{"branchName"},
 	issuer:    hosts(nil, "api.bitbucket.org"),
 	isDefault: func(_, audience string) bool { return strings.HasPrefix(audience, "ari:cloud:bitbucket::workspace/") },
 	advice: []Advice{

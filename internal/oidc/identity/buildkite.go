@@ -30,7 +30,7 @@ var buildkite = profile{
 	},
 	needs:   []string{"organization_id", "pipeline_id"},
 	remedy:  "ask for it with buildkite-agent oidc request-token --claim organization_id,pipeline_id",
-	project: "pipeline_id", run: "build_id",
+	project: "pipeline_id", run: "build_id", refs: []string{"build_branch", "build_tag"},
 	issuer:    hosts([]string{"organization_id", "pipeline_id"}, "agent.buildkite.com"),
 	isDefault: func(_, audience string) bool { return strings.HasPrefix(audience, "https://buildkite.com/") },
 	advice: []Advice{

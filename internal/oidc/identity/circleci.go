@@ -23,7 +23,7 @@ var circleCI = profile{
 	},
 	needs:   []string{"oidc.circleci.com/project-id"},
 	remedy:  "all tokens of CircleCI have it",
-	project: "oidc.circleci.com/project-id", run: "oidc.circleci.com/pipeline-id",
+	project: "oidc.circleci.com/project-id", run: "oidc.circleci.com/pipeline-id", refs: []string{"oidc.circleci.com/vcs-ref"},
 	check: func(c Claims) string {
 		// The issuer is https://oidc.circleci.com/org/ORG.
 		if org, ok := c["oidc.circleci.com/org-id"]; ok && !inPath(c, org) {

@@ -45,7 +45,7 @@ var github = profile{
 	},
 	needs:   []string{"repository_id", "repository_owner_id"},
 	remedy:  "GitHub sets it since 2022, and Enterprise Server since 3.7",
-	project: "repository_id", run: "run_id",
+	project: "repository_id", run: "run_id", refs: []string{"ref"},
 	check: func(c Claims) string {
 		// sub is repo:OWNER@ID/REPO@ID:… for repositories that were created, renamed or moved since
 		// July 2026. It is repo:OWNER/REPO:… for older ones, and owners can choose other forms. So

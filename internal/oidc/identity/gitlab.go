@@ -42,7 +42,7 @@ var gitlab = profile{
 	},
 	needs:   []string{"project_id", "job_project_id"},
 	remedy:  "GitLab sets it since 18.3, and before, a merge request from a fork could get the claims of its parent",
-	project: "project_id", run: "pipeline_id",
+	project: "project_id", run: "pipeline_id", refs: []string{"ref", "ref_type"},
 	check: func(c Claims) string {
 		// In the pipeline of a merge request, job_project_id is the project that runs it, and
 		// project_id is the project of the source code.

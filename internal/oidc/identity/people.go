@@ -48,6 +48,10 @@ func (p Profile) ProjectClaim() string { return p.known().project }
 // RunClaim returns the claim that becomes External.Run. It is empty if the tokens name no run.
 func (p Profile) RunClaim() string { return p.known().run }
 
+// RefClaims returns the claims that tell apart what the jobs of a project run. It is empty if the
+// profile knows none.
+func (p Profile) RefClaims() []string { return p.known().refs }
+
 // Paths returns the names of the claims that are paths, sorted.
 func (p Profile) Paths() []string {
 	return slices.DeleteFunc(slices.Sorted(maps.Keys(p.known().claims)), func(name string) bool { return !p.known().claims[name].IsPath })

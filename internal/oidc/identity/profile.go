@@ -85,6 +85,9 @@ type profile struct {
 	remedy string
 	// project and run are the claims that become External.Project and Run.
 	project, run string
+	// refs are the claims that tell apart what the jobs of a project run: a branch and a tag. The
+	// first is in every token that names its ref.
+	refs []string
 	// check describes a contradiction between claims, or returns an empty text. The claims have the
 	// right types and contain all of needs.
 	check func(Claims) string

@@ -22,7 +22,7 @@ var terraform = profile{
 	},
 	needs:   []string{"terraform_organization_id", "terraform_workspace_id"},
 	remedy:  "runs of workspaces have it, those of stacks have not",
-	project: "terraform_workspace_id", run: "terraform_run_id",
+	project: "terraform_workspace_id", run: "terraform_run_id", refs: []string{"terraform_run_phase"},
 	issuer:    hosts([]string{"terraform_organization_id", "terraform_project_id", "terraform_workspace_id"}, "app.terraform.io", "app.eu.terraform.io"),
 	isDefault: func(_, audience string) bool { return strings.HasSuffix(audience, ".workload.identity") },
 	advice: []Advice{

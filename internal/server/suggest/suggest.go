@@ -17,6 +17,7 @@ import (
 	"github.com/pullpass/pullpass/internal/base/term"
 	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/oidc"
+	"github.com/pullpass/pullpass/internal/oidc/identity"
 	"github.com/pullpass/pullpass/internal/policy"
 	"github.com/pullpass/pullpass/internal/policy/action"
 	"github.com/pullpass/pullpass/internal/policy/pattern"
@@ -31,12 +32,14 @@ type Config struct {
 	// FromNothing suggests everything that was granted or refused, instead of what was refused alone.
 	FromNothing bool
 	// AtLeast is the number of lines from which a pattern replaces repositories, or {namespace} a name.
-	AtLeast int
-	// ProjectClaims has the claim that tells projects apart, by the name of an identity.
-	ProjectClaims map[string]string
+	AtLeast  int
+	Profiles Profiles
 	// Grants returns what the present policy grants; nil: nothing.
 	Grants func(e *exchange.Event, scope registryauth.Scope) []string
 }
+
+// Profiles has the profile of each identity of the configuration, by its name.
+type Profiles map[string]identity.Profile
 
 // Suggestion gathers lines, in any order. Its memory grows with the callers and repositories, not
 // with the lines.
@@ -49,8 +52,9 @@ type Suggestion struct {
 
 // subject is a ServiceAccount, or a project of an identity on one ref.
 type subject struct {
-	cluster, namespace, account   string
-	identity, claim, project, ref string
+	cluster, namespace, account string
+	identity, claim, project    string
+	refs                        string // as conditions of claims: , ref: ["main"]
 }
 
 // place is what a subject asked for; actions are needed there.
@@ -147,17 +151,36 @@ func (s *Suggestion) note(at place, actions action.Set, e *exchange.Event) {
 func (s *Suggestion) subject(e *exchange.Event) (who subject, why string) {
 	switch i := e.Identity; {
 	case i != nil:
-		claim := s.config.ProjectClaims[i.Name]
-		if claim == "" || i.Project == "" || strings.ContainsAny(i.Project+i.Claims["ref"], "*") {
+		profile := s.config.Profiles[i.Name]
+		claim := profile.ProjectClaim()
+		if claim == "" || i.Project == "" || strings.Contains(i.Project, "*") {
 			return subject{}, "the configuration has no identity of their caller, or its tokens name no project"
 		}
-		return subject{identity: i.Name, claim: claim, project: i.Project, ref: i.Claims["ref"]}, ""
+		refs, isKnown := refsOf(profile, i.Claims)
+		if !isKnown {
+			return subject{}, "the line does not say which branch or tag the job runs"
+		}
+		return subject{identity: i.Name, claim: claim, project: i.Project, refs: refs}, ""
 	case e.ServiceAccount == nil:
 		return subject{}, "the caller is anonymous"
 	case strings.Contains(e.Cluster+e.Namespace+e.ServiceAccount.Name, "*"):
 		return subject{}, "no ServiceAccount can have the caller's name"
 	}
 	return subject{cluster: e.Cluster, namespace: e.Namespace, account: e.ServiceAccount.Name}, ""
+}
+
+// refsOf returns conditions for the ref of a job. Without its ref, a rule would be for all branches
+// of the project. A line has no value of more than 256 bytes.
+func refsOf(p identity.Profile, claims map[string]string) (conditions string, isKnown bool) {
+	for i, name := range p.RefClaims() {
+		switch value := claims[name]; {
+		case strings.Contains(value, "*"), value == "" && i == 0:
+			return "", false
+		case value != "":
+			conditions += fmt.Sprintf(", %s: [%q]", name, value)
+		}
+	}
+	return conditions, true
 }
 
 // support is what speaks for a pattern.
@@ -297,7 +320,7 @@ func (s *Suggestion) rules() []*draft {
 
 func compareSubjects(a, b subject) int {
 	return cmp.Or(strings.Compare(a.cluster, b.cluster), strings.Compare(a.namespace, b.namespace), strings.Compare(a.account, b.account),
-		strings.Compare(a.identity, b.identity), strings.Compare(a.ref, b.ref), strings.Compare(a.project, b.project))
+		strings.Compare(a.identity, b.identity), strings.Compare(a.refs, b.refs), strings.Compare(a.project, b.project))
 }
 
 // Policy returns an AccessPolicy with comments, or "" if nothing is missing. The same lines in any
@@ -341,7 +364,7 @@ func (d *draft) wide() (all []string) {
 // subjectLines joins the namespaces with the same ServiceAccounts, and the projects on one ref.
 // Together they name the subjects exactly.
 func (d *draft) subjectLines() (all []string) {
-	type key struct{ cluster, accounts, identity, claim, ref string }
+	type key struct{ cluster, accounts, identity, claim, refs string }
 	accounts := map[[2]string][]string{}
 	for _, s := range d.subjects {
 		accounts[[2]string{s.cluster, s.namespace}] = append(accounts[[2]string{s.cluster, s.namespace}], s.account)
@@ -351,7 +374,7 @@ func (d *draft) subjectLines() (all []string) {
 	for _, s := range d.subjects {
 		k, member := key{cluster: s.cluster, accounts: quoted(accounts[[2]string{s.cluster, s.namespace}])}, s.namespace
 		if s.identity != "" {
-			k, member = key{identity: s.identity, claim: s.claim, ref: s.ref}, s.project
+			k, member = key{identity: s.identity, claim: s.claim, refs: s.refs}, s.project
 		}
 		if joined[k] == nil {
 			order = append(order, k)
@@ -365,11 +388,7 @@ func (d *draft) subjectLines() (all []string) {
 			all = append(all, fmt.Sprintf("{clusters: [%q], namespaces: [%s], serviceAccounts: [%s]}", k.cluster, quoted(joined[k]), k.accounts))
 			continue
 		}
-		ref := ""
-		if k.ref != "" {
-			ref = fmt.Sprintf(", ref: [%q]", k.ref)
-		}
-		all = append(all, fmt.Sprintf("{identities: [%q], claims: {%s: [%s]%s}}", k.identity, k.claim, quoted(joined[k]), ref))
+		all = append(all, fmt.Sprintf("{identities: [%q], claims: {%s: [%s]%s}}", k.identity, k.claim, quoted(joined[k]), k.refs))
 	}
 	return all
 }

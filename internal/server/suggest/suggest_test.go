@@ -34,7 +34,10 @@ func job(id, project, ref string, scopes ...string) *exchange.Event {
 }
 
 func suggestion(c Config, events ...*exchange.Event) *Suggestion {
-	c.ProjectClaims = map[string]string{"github": "repository_id"}
+	c.Profiles = Profiles{
+		"github": identity.GitHub, "gitlab": identity.GitLab, "buildkite": identity.Buildkite, "circleci": identity.CircleCI,
+		"bitbucket": identity.Bitbucket, "terraform": identity.Terraform, "jenkins": identity.Generic,
+	}
 	s := New(c)
 	for _, e := range events {
 		_ = s.Add(e)
@@ -147,10 +150,9 @@ func TestPolicy(t *testing.T) {
 		"jobs": {Config{AtLeast: 3}, []*exchange.Event{
 			job("1", "42", "refs/heads/main", "repository:team-a/web:push"), job("2", "43", "refs/heads/main", "repository:team-a/web:push"), job("3", "43", "", "repository:team-a/web:push"),
 		}, `
-# Requested 3 times, as in 1, 2, 3
+# Requested 2 times, as in 1, 2
 - name: suggested-1
   subjects:
-  - {identities: ["github"], claims: {repository_id: ["43"]}}
   - {identities: ["github"], claims: {repository_id: ["42", "43"], ref: ["refs/heads/main"]}}
   services: ["registry.example.com"]
   allow:
@@ -179,7 +181,7 @@ func TestSkipped(t *testing.T) {
 	anonymous := line("2", "", "", "repository:a:pull")
 	anonymous.ServiceAccount = nil
 	unknown := job("3", "42", "", "repository:a:pull")
-	unknown.Identity.Name = "gitlab"
+	unknown.Identity.Name = "unknown"
 	ofGateway := line("8", "a", "web", "repository:a:pull")
 	ofGateway.Gateway = &exchange.GatewayRequest{}
 	elsewhere := line("10", "a", "web", "repository:a:pull")
@@ -190,9 +192,42 @@ func TestSkipped(t *testing.T) {
 		line("6", "a", "web", "registry:catalog:*"), line("7", "a", "web", "repository:a:fly"), ofGateway, again, elsewhere)
 	got := fmt.Sprint(s.Skipped)
 	want := "map[a denial refuses the caller:1 no ServiceAccount can have the caller's name:1 the caller is anonymous:1" +
-		" the configuration has no identity of their caller, or its tokens name no project:4 their registry is not known:1 they ask for something other than pull, push or delete on a repository:2]"
+		" the configuration has no identity of their caller, or its tokens name no project:3 the line does not say which branch or tag the job runs:1 their registry is not known:1 they ask for something other than pull, push or delete on a repository:2]"
 	if got != want || s.Policy() != "" {
 		t.Errorf("%s\nwant\n%s\n%s", got, want, s.Policy())
+	}
+}
+
+// A rule for a job is for its branch or tag alone, whatever the provider calls it. A line that does
+// not name it, as of a branch with a very long name, gets no rule: it would be for every branch.
+func TestRefs(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		provider string
+		claims   map[string]string
+		want     string // empty: left out
+	}{
+		{"github", map[string]string{"ref": "refs/heads/main"}, `{repository_id: ["42"], ref: ["refs/heads/main"]}`},
+		{"gitlab", map[string]string{"ref": "v1", "ref_type": "tag"}, `{project_id: ["42"], ref: ["v1"], ref_type: ["tag"]}`},
+		{"gitlab", map[string]string{"ref_type": "branch"}, ""},
+		{"gitlab", map[string]string{"ref": "v1", "ref_type": "*"}, ""},
+		{"buildkite", map[string]string{"build_branch": "main"}, `{pipeline_id: ["42"], build_branch: ["main"]}`},
+		{"buildkite", map[string]string{"build_branch": "main", "build_tag": "v1"}, `{pipeline_id: ["42"], build_branch: ["main"], build_tag: ["v1"]}`},
+		{"buildkite", map[string]string{"build_branch": "*"}, ""},
+		{"circleci", map[string]string{"oidc.circleci.com/vcs-ref": "refs/heads/main"}, `{oidc.circleci.com/project-id: ["42"], oidc.circleci.com/vcs-ref: ["refs/heads/main"]}`},
+		{"bitbucket", map[string]string{"branchName": "main"}, `{repositoryUuid: ["42"], branchName: ["main"]}`},
+		{"bitbucket", nil, ""},
+		{"terraform", map[string]string{"terraform_run_phase": "apply"}, `{terraform_workspace_id: ["42"], terraform_run_phase: ["apply"]}`},
+		{"jenkins", nil, `{sub: ["42"]}`},
+	} {
+		e := job("1", "42", "", "repository:team-a/web:push")
+		e.Identity.Name, e.Identity.Claims = test.provider, test.claims
+		s := suggestion(Config{AtLeast: 1}, e)
+		_, rest, _ := strings.Cut(s.Policy(), ", claims: ")
+		got, _, _ := strings.Cut(rest, "}\n")
+		if got != test.want || (got == "") != (s.Skipped["the line does not say which branch or tag the job runs"] == 1) {
+			t.Errorf("%s %v: %s, want %s; left out: %v", test.provider, test.claims, got, test.want, s.Skipped)
+		}
 	}
 }
 
@@ -209,7 +244,7 @@ func TestSuggestionsAreExact(t *testing.T) {
 		for i := range 1 + random.IntN(20) {
 			e := line(fmt.Sprint(i), pick(namespaces), pick(accounts), "repository:"+pick(repositories)+":"+pick(actions))
 			if random.IntN(5) == 0 {
-				e = job(fmt.Sprint(i), fmt.Sprint(42+random.IntN(3)), pick([]string{"", "refs/heads/main"}), e.Requested...)
+				e = job(fmt.Sprint(i), fmt.Sprint(42+random.IntN(3)), pick([]string{"refs/heads/main", "refs/heads/next"}), e.Requested...)
 			}
 			events = append(events, e)
 		}
