@@ -13,25 +13,12 @@ import (
 	"github.com/pullpass/pullpass/credential"
 )
 
-// A keychain for go-containerregistry.
-func ExampleFromFile() {
-	image := name.MustParseReference("registry.example.com/team-a/web:v1")
-	_, err := remote.Image(image, remote.WithAuthFromKeychain(keychain{}))
+// A program in a pod, for which a token is mounted.
+func ExamplePod() {
+	pod := credential.Pod{Registries: []string{"registry.example.com"}}
+	_, _, err := pod.For("registry.example.com", time.Now())
 	fmt.Println(err)
 	// Output: /var/run/secrets/pullpass/token: no token; mount a projected volume there (volumes[].projected.sources[].serviceAccountToken of the pod with audience "registry.example.com", and volumeMounts[] of the container)
-}
-
-type keychain struct{}
-
-func (keychain) Resolve(target authn.Resource) (authn.Authenticator, error) {
-	if target.RegistryStr() != "registry.example.com" {
-		return authn.Anonymous, nil
-	}
-	c, err := credential.FromFile("/var/run/secrets/pullpass/token", "registry.example.com", time.Now())
-	if err != nil {
-		return nil, err
-	}
-	return &authn.Basic{Username: credential.Username, Password: c.Password()}, nil
 }
 
 // A CSI driver pulls as the pod for which it mounts.

@@ -8,6 +8,9 @@ require (
 	github.com/go-jose/go-jose/v4 v4.1.8
 	github.com/google/go-containerregistry v0.22.1
 	github.com/opencontainers/image-spec v1.1.1
+	github.com/pullpass/pullpass v0.1.0
+	github.com/pullpass/pullpass/credential/ggcr v0.1.0
+	github.com/pullpass/pullpass/credential/oras v0.1.0
 	github.com/regclient/regclient v0.11.7
 	github.com/santhosh-tekuri/jsonschema/v6 v6.0.3
 	go.opentelemetry.io/proto/otlp v1.11.0
@@ -18,9 +21,9 @@ require (
 
 require (
 	github.com/docker/cli v29.7.2+incompatible // indirect
-	github.com/docker/docker-credential-helpers v0.9.3 // indirect
+	github.com/docker/docker-credential-helpers v0.9.5 // indirect
 	github.com/docker/libtrust v0.0.0-20160708172513-aabc10ec26b7 // indirect
-	github.com/go-json-experiment/json v0.0.0-20260213210345-44df1a37e875 // indirect
+	github.com/go-json-experiment/json v1.27.2 // indirect
 	github.com/google/go-cmp v0.7.0 // indirect
 	github.com/klauspost/compress v1.20.3 // indirect
 	github.com/opencontainers/go-digest v1.0.0 // indirect
@@ -29,5 +32,11 @@ require (
 	golang.org/x/sync v0.24.0 // indirect
 	golang.org/x/sys v0.49.0 // indirect
 	golang.org/x/text v0.43.0 // indirect
-	gotest.tools/v3 v3.5.2 // indirect
+)
+
+// The modules for Go programs, as they are here.
+replace (
+	github.com/pullpass/pullpass => ..
+	github.com/pullpass/pullpass/credential/ggcr => ../credential/ggcr
+	github.com/pullpass/pullpass/credential/oras => ../credential/oras
 )

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/pullpass/pullpass/credential"
 	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
@@ -30,8 +31,8 @@ func TestDocumentShowsAPodThatWorks(t *testing.T) {
 	if mount.Name != pod.Spec.Volumes[0].Name || mount.SubPath != "" || sources[1].ConfigMap.Name != files.Name || pod.Namespace != files.Namespace {
 		t.Error("the volume is not what is mounted")
 	}
-	if file := path.Join(mount.MountPath, projected.Path); file != defaultTokenFile {
-		t.Errorf("the token is at %s, want %s", file, defaultTokenFile)
+	if file := path.Join(mount.MountPath, projected.Path); file != credential.DefaultTokenFile {
+		t.Errorf("the token is at %s, want %s", file, credential.DefaultTokenFile)
 	}
 	env := environment{}
 	for _, variable := range container.Env {
@@ -47,7 +48,7 @@ func TestDocumentShowsAPodThatWorks(t *testing.T) {
 	}
 
 	// The document and --help name the same settings.
-	for _, text := range []string{"PULLPASS_REGISTRIES", "PULLPASS_AUDIENCE", "PULLPASS_TOKEN_FILE", defaultTokenFile} {
+	for _, text := range []string{"PULLPASS_REGISTRIES", "PULLPASS_AUDIENCE", "PULLPASS_TOKEN_FILE", credential.DefaultTokenFile} {
 		if !strings.Contains(string(document), text) || !strings.Contains(help, text) {
 			t.Errorf("%s is not in the document, or not in the help", text)
 		}
@@ -59,7 +60,7 @@ func TestDocumentShowsAPodThatWorks(t *testing.T) {
 func TestDocumentOfJobs(t *testing.T) {
 	t.Parallel()
 	document := testkit.Read(t, "../../docs/how-to/ci.md")
-	texts := []string{"PULLPASS_REGISTRIES", "PULLPASS_AUDIENCE", "PULLPASS_PUSH", "PULLPASS_ID_TOKEN", "PULLPASS_TOKEN_FILE", defaultTokenFile, "configure"}
+	texts := []string{"PULLPASS_REGISTRIES", "PULLPASS_AUDIENCE", "PULLPASS_PUSH", "PULLPASS_ID_TOKEN", "PULLPASS_TOKEN_FILE", credential.DefaultTokenFile, "configure"}
 	for _, s := range systems {
 		texts = append(texts, s.asks, s.holds)
 	}

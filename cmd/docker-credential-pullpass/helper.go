@@ -14,12 +14,8 @@ import (
 	"github.com/pullpass/pullpass/credential"
 )
 
-const (
-	defaultTokenFile = "/var/run/secrets/pullpass/token"
-
-	// maxServerSize is in bytes. An image name has at most 255.
-	maxServerSize = 4 << 10
-)
+// maxServerSize is in bytes. An image name has at most 255.
+const maxServerSize = 4 << 10
 
 // Clients know these by their text (credentials.IsErrCredentialsNotFoundMessage
 // and the like of docker-credential-helpers). After the first they go on
@@ -131,7 +127,7 @@ func (s settings) credential(getenv func(string) string, audience string, now ti
 	if job, found := jobOf(getenv); found {
 		return job.credential(audience, now)
 	}
-	return credential.FromFile(defaultTokenFile, audience, now)
+	return credential.FromFile(credential.DefaultTokenFile, audience, now)
 }
 
 // list names the registries without looking at the token: a client that lists them asks

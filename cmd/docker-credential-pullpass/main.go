@@ -31,6 +31,8 @@ import (
 	"io"
 	"os"
 	"time"
+
+	"github.com/pullpass/pullpass/credential"
 )
 
 // version is set by the linker (-X main.version).
@@ -61,7 +63,7 @@ The token is of the first of these that there is, and of no other if that fails:
   PULLPASS_ID_TOKEN     the variable, as id_tokens of GitLab's jobs sets it
   a CI job              asked of ` + listed(func(s system) string { return s.asks }) + `; in
                         ` + listed(func(s system) string { return s.holds }) + `
-  otherwise             the file ` + defaultTokenFile + `
+  otherwise             the file ` + credential.DefaultTokenFile + `
 
 store and erase are refused: there is nothing to log in to or to log out of.
 

@@ -15,6 +15,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"github.com/pullpass/pullpass/credential"
 	"github.com/pullpass/pullpass/internal/test/pkitest"
 	"github.com/pullpass/pullpass/internal/test/testkit"
 )
@@ -209,7 +210,7 @@ func TestRefusals(t *testing.T) {
 
 		{"no token", get, settings(environment{"PULLPASS_TOKEN_FILE": missing}), now, registry, missing + ": no token; mount a projected volume there " +
 			`(volumes[].projected.sources[].serviceAccountToken of the pod with audience "registry.example.com", and volumeMounts[] of the container)`},
-		{"no token at the default", get, environment{"PULLPASS_REGISTRIES": registry}, now, registry, defaultTokenFile + ": no token; mount a projected volume there " +
+		{"no token at the default", get, environment{"PULLPASS_REGISTRIES": registry}, now, registry, credential.DefaultTokenFile + ": no token; mount a projected volume there " +
 			`(volumes[].projected.sources[].serviceAccountToken of the pod with audience "registry.example.com", and volumeMounts[] of the container)`},
 		{"audience is not the registry", get, settings(environment{"PULLPASS_TOKEN_FILE": other}), now, registry, other + `: token for another audience: it is for ["vault"]; ` +
 			`set volumes[].projected.sources[].serviceAccountToken.audience of the pod to "registry.example.com" ` +

@@ -1,0 +1,51 @@
+package e2e
+
+import (
+	"net/http"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"oras.land/oras-go/v2"
+	"oras.land/oras-go/v2/content/memory"
+	orasremote "oras.land/oras-go/v2/registry/remote"
+	"oras.land/oras-go/v2/registry/remote/auth"
+
+	"github.com/pullpass/pullpass/credential"
+	"github.com/pullpass/pullpass/credential/ggcr"
+	orascredential "github.com/pullpass/pullpass/credential/oras"
+	"github.com/pullpass/pullpass/e2e/programs"
+	"github.com/pullpass/pullpass/e2e/pullpass"
+	"github.com/pullpass/pullpass/e2e/testenv"
+)
+
+// TestKeychains pulls with the modules for Go programs, which read the token of the pod.
+func TestKeychains(t *testing.T) {
+	t.Parallel()
+	w := startWorld(t, programs.Distribution(t), pullpass.Signing{})
+	w.publish(t)
+	token := w.token(t, namespace)
+	s := w.session(t, token)
+	pod := credential.Pod{Registries: []string{s.host}, Audience: audience, TokenFile: testenv.WriteFile(t, filepath.Join(t.TempDir(), "token"), token)}
+	stranger := pod
+	stranger.Registries = []string{"registry.example.com"} // it has the token, and not for this registry
+
+	for _, test := range []struct {
+		pod        credential.Pod
+		repository string
+		isGranted  bool
+	}{{pod, "shared/base", true}, {pod, "team-b/app", false}, {stranger, "shared/base", false}} {
+		ref := testenv.Value(name.NewTag(s.host + "/" + test.repository + ":" + tag))(t)
+		keys := authn.NewMultiKeychain(ggcr.Keychain{Pod: test.pod})
+		if _, err := remote.Image(ref, remote.WithContext(t.Context()), remote.WithTransport(s.roundTripper(t)), remote.WithAuthFromKeychain(keys)); (err == nil) != test.isGranted {
+			t.Errorf("go-containerregistry, %v, %s: %v", test.pod, test.repository, err)
+		}
+		repository := testenv.Value(orasremote.NewRepository(s.host + "/" + test.repository))(t)
+		repository.Client = &auth.Client{Client: &http.Client{Transport: s.roundTripper(t)}, Credential: orascredential.Credential(test.pod)}
+		if _, err := oras.Copy(t.Context(), repository, tag, memory.New(), tag, oras.DefaultCopyOptions); (err == nil) != test.isGranted {
+			t.Errorf("oras-go, %v, %s: %v", test.pod, test.repository, err)
+		}
+	}
+}
