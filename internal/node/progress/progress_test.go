@@ -29,7 +29,7 @@ func TestWriteText(t *testing.T) {
 
 func TestListNeedsAConnection(t *testing.T) {
 	t.Parallel()
-	if _, err := List(t.Context(), &rest.Config{Host: "https://example.com", TLSClientConfig: rest.TLSClientConfig{CAFile: "missing"}}, "pullpass"); err == nil {
-		t.Error("no error")
+	if _, err := List(t.Context(), &rest.Config{Host: "https://example.com", TLSClientConfig: rest.TLSClientConfig{CAFile: "missing"}}, "pullpass"); err == nil || !strings.Contains(err.Error(), "open missing") {
+		t.Error(err)
 	}
 }
