@@ -109,7 +109,7 @@ func (l *linter) find(p place, format string, args ...any) {
 		}
 		p.line = strictyaml.LineOf(d.root, p.field)
 	}
-	l.findings = append(l.findings, &finding{p.file, p.line, p.field, fmt.Sprintf(format, args...)})
+	l.findings = append(l.findings, &finding{p.file, p.line, term.Plain(p.field), fmt.Sprintf(format, args...)})
 }
 
 func (l *linter) oneOf(p place, value string, allowed ...string) {
