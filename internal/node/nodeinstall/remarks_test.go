@@ -176,6 +176,10 @@ func TestConfigurationOfContainerd(t *testing.T) {
 			h.put(unit, "[Service]\nExecStart=/usr/bin/containerd --config /srv/containerd.toml\n")
 			h.put("srv/containerd.toml", "version = 3\n"+registry+"config_path = '/b'\n")
 		}, "/b"},
+		"a file that the unit names, before other flags": {func(h *host) {
+			h.put(unit, "[Service]\nExecStart=/usr/bin/containerd --config=/srv/containerd.toml --log-level=debug\n")
+			h.put("srv/containerd.toml", "version = 3\n"+registry+"config_path = '/b'\n")
+		}, "/b"},
 		"a file that a variable of the unit names": {func(h *host) {
 			h.put(unit, "[Service]\nEnvironment=OPTIONS=-c=/srv/containerd.toml\nExecStart=/usr/bin/containerd $OPTIONS\n")
 		}, "config_path is in none of /srv/containerd.toml,"},

@@ -168,6 +168,7 @@ func TestEnded(t *testing.T) {
 			{"NRestarts=17\nActiveState=inactive\n", "another program has stopped the kubelet; start it: kubelet.service is inactive", 0, false},
 			{"NRestarts=0\nActiveState=deactivating\nResult=success\n", "another program has stopped the kubelet; start it: kubelet.service is inactive", -17, false},
 			{"NRestarts=18\nActiveState=deactivating\nResult=exit-code\n", "<nil>", 1, false},
+			{"NRestarts=18\nActiveState=active\nResult=success\n", "<nil>", 1, false},
 			{"ActiveState=active\n", "invalid syntax", -17, false},
 			{"ActiveState=failed\n", "invalid syntax", -17, false},
 		} {

@@ -34,6 +34,7 @@ func TestUnitThatAssignsOurVariable(t *testing.T) {
 		"a file that is not there":      {"EnvironmentFile=-/etc/none\n", "", false},
 		"provider flags that win":       {"ExecStart=\nExecStart=/usr/bin/kubelet $KUBELET_EXTRA_ARGS --image-credential-provider-config /c.yaml\n", "", true},
 		"a variable of them that wins":  {"Environment=X=--image-credential-provider-bin-dir=/x\nExecStart=\nExecStart=/usr/bin/kubelet ${KUBELET_EXTRA_ARGS} ${X}\n", "", true},
+		"a variable before others":      {"Environment=X=--image-credential-provider-bin-dir=/x\nEnvironment=Y=z\nExecStart=\nExecStart=/usr/bin/kubelet ${KUBELET_EXTRA_ARGS} ${X}\n", "", true},
 		"a variable that is not passed": {"Environment=X=--image-credential-provider-bin-dir=/x\n", "", false},
 		"a file's that wins":            {"EnvironmentFile=/etc/more.env\nExecStart=\nExecStart=/usr/bin/kubelet $KUBELET_EXTRA_ARGS $MORE\n", "", true},
 		"a file's that is replaced":     {"EnvironmentFile=/etc/more.env\nEnvironmentFile=/etc/none.env\nExecStart=\nExecStart=/usr/bin/kubelet $KUBELET_EXTRA_ARGS $MORE\n", "", false},
@@ -150,6 +151,7 @@ func TestUnitLines(t *testing.T) {
 	h.put("usr/lib/systemd/system/k3s-.service.d/70.conf", "ExecStart=of its prefix, too\n")
 	h.put("usr/lib/systemd/system/k3s-1.36.service.d/80.conf", "ExecStart=hidden by a directory before\n")
 	h.put("etc/systemd/system/k3s-.service.d/80.conf", "ExecStart=of its prefix again\n")
+	h.put("etc/systemd/system/k3.service.d/90.conf", "ExecStart=of another unit\n")
 	h.put("dev/null", "")
 	lines, err := unitLines(h.tree, "k3s-agent.service")
 	var values []string
