@@ -55,6 +55,7 @@ func TestUnitThatAssignsOurVariable(t *testing.T) {
 		"an odd file of a shell":        {"EnvironmentFile=/etc/odd.env\nEnvironment=X=--v=2\nExecStart=\nExecStart=/bin/sh -c 'exec kubelet $ODD $X $KUBELET_EXTRA_ARGS'\n", "", true},
 		"an odd file, and a later one":  {"EnvironmentFile=/etc/odd.env\nEnvironmentFile=/etc/none.env\nExecStart=\nExecStart=/bin/sh -c 'exec kubelet $ODD $MORE $KUBELET_EXTRA_ARGS'\n", "", true},
 		"an odd file of others":         {"EnvironmentFile=/etc/other.env\nExecStart=\nExecStart=/usr/bin/kubelet $OTHER $KUBELET_EXTRA_ARGS\n", "", false},
+		"a program with such a text":    {"ExecStart=\nExecStart=/opt/program $KUBELET_EXTRA_ARGS\n", "", false},
 		"a large program":               {"ExecStart=\nExecStart=/opt/kubelet $KUBELET_EXTRA_ARGS\n", "", false},
 		"a directory as the program":    {"ExecStart=\nExecStart=/opt $KUBELET_EXTRA_ARGS\n", "", false},
 		"a name without a directory":    {"ExecStart=\nExecStart=start $KUBELET_EXTRA_ARGS\n", "", false},
@@ -68,6 +69,7 @@ func TestUnitThatAssignsOurVariable(t *testing.T) {
 			h.put("etc/more.env", "MORE=\"--image-credential-provider-config=/c.yaml\"\n")
 			h.put("etc/none.env", "MORE=\n")
 			h.put("opt/start", "#!/bin/sh\nexec kubelet --image-credential-provider-config=/c.yaml \"$@\"\n")
+			h.put("opt/program", "\x7fELF --image-credential-provider-config=/c.yaml\n")
 			h.put("etc/empty.env", "KUBELET_EXTRA_ARGS=\n")
 			h.put("etc/kubelet.d/.hidden", "KUBELET_EXTRA_ARGS=--v=1\n")
 			h.put("etc/other.env", "OTHER=\"a 'b' \\\nc\"\n")
@@ -152,7 +154,7 @@ func TestUnitLines(t *testing.T) {
 	h.put("usr/lib/systemd/system/k3s-1.36.service.d/80.conf", "ExecStart=hidden by a directory before\n")
 	h.put("etc/systemd/system/k3s-.service.d/80.conf", "ExecStart=of its prefix again\n")
 	h.put("etc/systemd/system/k3.service.d/90.conf", "ExecStart=of another unit\n")
-	h.put("dev/null", "")
+	h.put("dev/null", "ExecStart=of what is masked\n")
 	lines, err := unitLines(h.tree, "k3s-agent.service")
 	var values []string
 	for _, line := range lines {
