@@ -23,6 +23,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/pullpass/pullpass/e2e/testenv"
 )
@@ -271,11 +272,21 @@ func goBuild(t testing.TB, dir, out, pkg, ldflags string, flags ...string) {
 	defer os.RemoveAll(tmp)
 	partial := filepath.Join(tmp, filepath.Base(out))
 	args := append([]string{"build", "-p", "2", "-trimpath", "-ldflags", strings.TrimSpace("-s -w " + ldflags), "-o", partial}, flags...)
-	cmd := exec.CommandContext(t.Context(), "go", append(args, pkg)...)
-	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if output, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("go build %s: %v\n%s", pkg, err, output)
+	for tries := 3; ; tries-- {
+		cmd := exec.CommandContext(t.Context(), "go", append(args, pkg)...)
+		cmd.Dir = dir
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+		output, err := cmd.CombinedOutput()
+		if err == nil {
+			break
+		}
+		// Of hundreds of modules that a new machine downloads, one fails now and then: go build does not try again.
+		download := strings.Contains(string(output), `: Get "http`) || strings.Contains(string(output), ": reading http")
+		if tries == 1 || !download {
+			t.Fatalf("go build %s: %v\n%s", pkg, err, output)
+		}
+		t.Logf("go build %s could not download a module, tried again: %s", pkg, output)
+		time.Sleep(10 * time.Second)
 	}
 	testenv.Must(t, os.Rename(partial, out))
 }
