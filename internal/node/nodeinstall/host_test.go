@@ -194,10 +194,14 @@ func (h *host) untouched(want error, text string, do func() error) {
 	h.expect("after an error", h.writes(), before)
 }
 
+// apply expects that nothing is left to do.
 func (h *host) apply(d Desired) *Plan {
 	h.t.Helper()
 	plan, err := h.Apply(h.t.Context(), d)
 	testkit.Must(h.t, err)
+	if rest, err := h.Status(d); err != nil || !rest.isDone() {
+		h.t.Errorf("after apply: %+v, %v", rest, err)
+	}
 	return plan
 }
 
