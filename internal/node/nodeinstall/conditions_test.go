@@ -71,6 +71,13 @@ func TestWhatARejectedPlanDoes(t *testing.T) {
 			t.Errorf("%+v, %+v, %d restarts", s.Entries, s.Pending, h.kubelet.restarts)
 		}
 
+		// Files that the kubelet does not read do not make it another configuration.
+		other := with(desired("v1.36.2"), "1s")
+		other.Hosts["ghcr.io"], other.Plugin = []byte("OTHER\n"), []byte("OTHER\n")
+		if plan := testkit.Value(h.Status(other))(t); !plan.Rejected {
+			t.Errorf("%+v", plan)
+		}
+
 		// A restart that is due needs the watcher all the same.
 		testkit.Must(t, alone(h.tree, func(s *state) error { s.Pending = &pending{}; return s.save() }))
 		h.untouched(errUnready, "unready", func() error { _, err := h.Apply(t.Context(), next); return err })
@@ -204,6 +211,7 @@ func TestWhatAnUninstallDoes(t *testing.T) {
 		testkit.Remove(t, filepath.Join(h.dir, hostsTOML))
 		testkit.Must(t, alone(h.tree, func(s *state) error { s.Pending = &pending{Uninstall: true, Restarted: true}; return s.save() }))
 		restarts := h.kubelet.restarts
+		h.watcher = unready{} // the restart of the interrupted uninstall has been
 		changes := testkit.Value(h.Uninstall(t.Context()))(t)
 		var paths []string
 		for _, c := range changes {

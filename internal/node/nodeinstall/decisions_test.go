@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/pullpass/pullpass/internal/node/hostfs"
 	"github.com/pullpass/pullpass/internal/test/testkit"
 )
@@ -200,6 +202,14 @@ func TestStepsExcludeEachOther(t *testing.T) {
 	if !began {
 		t.Error("the step did not begin")
 	}
+	// The state cannot be read.
+	testkit.Must(t, os.MkdirAll(filepath.Join(dir, stateFile), 0o755))
+	unreadable := &state{tree: tree, read: []byte("x")}
+	if err := unreadable.lock(); !errors.Is(err, hostfs.ErrNotRegular) {
+		t.Errorf("a state that cannot be read: error %v", err)
+	}
+	testkit.Must(t, unreadable.unlock())
+	testkit.Remove(t, filepath.Join(dir, "var"))
 	// Another step has written the state since this one read it.
 	if err := (&state{tree: tree, read: []byte("x")}).lock(); !errors.Is(err, ErrBusy) {
 		t.Errorf("after another step: error %v", err)
@@ -296,6 +306,20 @@ func TestKeptFilesOfARollBack(t *testing.T) {
 				t.Errorf("restart owed %t: %s is kept: %t, %v", owed, name, is, err)
 			}
 		}
+	}
+}
+
+// Backups that cannot be listed stay.
+func TestBackupsThatCannotBeListed(t *testing.T) {
+	t.Parallel()
+	tree, dir := bare(t)
+	testkit.Must(t, os.MkdirAll(filepath.Join(dir, stateDir), 0o755))
+	testkit.Must(t, os.WriteFile(filepath.Join(dir, backupDir), nil, 0o600))
+	if err := (&state{tree: tree}).dropBackups(); err == nil {
+		t.Error("no error")
+	}
+	if is, err := tree.Exists(backupDir); !is || err != nil {
+		t.Errorf("it is there: %t, %v", is, err)
 	}
 }
 
@@ -483,6 +507,29 @@ func TestRepairBesideOtherWork(t *testing.T) {
 				t.Errorf("interrupted %t: pending %+v", interrupted, s.Pending)
 			}
 		}
+	})
+}
+
+// Apply knows of a repair that was interrupted.
+func TestRepairThatFails(t *testing.T) {
+	onHost(t, "eks", func(t *testing.T, h *host) {
+		h.apply(desired("v1.36.2"))
+		testkit.Remove(t, filepath.Join(h.dir, hostsTOML))
+		h.tree.Failing = func(name string) error {
+			if name == "/"+hostsTOML && strings.Contains(h.read(stateFile), `"pending"`) {
+				return unix.EIO // when it is written
+			}
+			return nil
+		}
+		if changes, err := h.Repair(desired("v1.36.2")); !errors.Is(err, unix.EIO) || len(changes) > 0 {
+			t.Errorf("%v, error %v", changes, err)
+		}
+		h.tree.Failing = nil
+		if plan := testkit.Value(h.Status(desired("v1.36.2")))(t); !plan.Pending || plan.Restart {
+			t.Errorf("%+v", plan)
+		}
+		h.apply(desired("v1.36.2"))
+		h.expectUninstalled()
 	})
 }
 

@@ -1,6 +1,7 @@
 package nodeinstall
 
 import (
+	"errors"
 	"strings"
 	"testing"
 
@@ -49,6 +50,16 @@ func TestEnvironment(t *testing.T) {
 	for _, odd := range []string{"ARGS=\"a\nb\"\n", "ARGS='a'b'\n", "ARGS=\"a\\\"\"\n", "ARGS=\"\n", "X=a\\\nARGS=b\n"} {
 		if got, err := e.add([]byte(odd)); err == nil {
 			t.Errorf("%q becomes %q", odd, got)
+		}
+	}
+}
+
+// The position is not set then.
+func TestAnAssignmentThatCannotBeReadIsNotFound(t *testing.T) {
+	t.Parallel()
+	for _, odd := range []string{"ARGS=\"a\nb\"\n", "X=a\\\nARGS=b\n", "# a \\\nARGS=b\n", "# a \\\n", "ARGS=a\n# a \\\nX=b\n"} {
+		if at, found, err := (edit{Form: formEnvironment, Variable: "ARGS"}).assignment([]byte(odd)); found || !errors.Is(err, errForm) {
+			t.Errorf("%q: %+v, %t, error %v", odd, at, found, err)
 		}
 	}
 }

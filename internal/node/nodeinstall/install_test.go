@@ -571,6 +571,9 @@ func TestDamagedState(t *testing.T) {
 				if !errors.Is(err, ErrState) || !strings.Contains(err.Error(), filepath.Join(h.dir, stateFile)) {
 					t.Errorf("%s: %v", name, err)
 				}
+				if name == "no JSON" && !strings.Contains(textOf(err), "unexpected EOF") {
+					t.Errorf("%s: %v", name, err)
+				}
 				if name == "an unknown field" && !strings.Contains(textOf(err), `unknown field "x"`) {
 					t.Errorf("%s: %v", name, err)
 				}

@@ -101,6 +101,25 @@ func TestApplyAfterAnInterruptedUninstall(t *testing.T) {
 	}
 }
 
+// The files of the interrupted uninstall are not ours any more, also those that the next version has elsewhere.
+func TestApplyOfAnotherVersionAfterAnInterruptedUninstall(t *testing.T) {
+	for _, platform := range []string{"eks", "kubeadm", "k3s"} {
+		t.Run(platform, func(t *testing.T) {
+			onHost(t, platform, func(t *testing.T, h *host) {
+				h.apply(desired("v1.33.5"))
+				h.watcher = lost{errors.New("the power is gone")}
+				if _, err := h.Uninstall(t.Context()); err == nil {
+					t.Fatal("it was not interrupted")
+				}
+				h.watcher = h
+				h.apply(desired("v1.36.2"))
+				h.expectWanted(platform, "want/")
+				h.expectUninstalled()
+			})
+		})
+	}
+}
+
 // Apply removes the files that an interrupted uninstall has left, and the plan reports it.
 func TestThePlanAfterAnInterruptedUninstall(t *testing.T) {
 	for _, version := range []string{"v1.36.2", "v1.33.5"} {

@@ -188,7 +188,7 @@ func TestConfigurationOfContainerd(t *testing.T) {
 		}, "/etc/containerd/certs.d"},
 		"a file that the unit names by a path that is relative": {func(h *host) {
 			h.put(unit, "[Service]\nExecStart=/usr/bin/containerd --config containerd.toml\n")
-		}, "is not an absolute path"},
+		}, "--config of containerd.service is not an absolute path"},
 		"a variable that cannot be read": {func(h *host) {
 			h.put(unit, "[Service]\nEnvironmentFile=/etc/default/containerd\nExecStart=/usr/bin/containerd $OPTIONS\n")
 			h.link("etc/default/containerd", "containerd")

@@ -156,6 +156,22 @@ func TestStoppedWhileWatching(t *testing.T) {
 	})
 }
 
+// The other program starts the kubelet with the restored files: no restart is due any more.
+func TestUninstallUnderAKubeletThatIsStopped(t *testing.T) {
+	onHost(t, "eks", func(t *testing.T, h *host) {
+		h.apply(desired("v1.36.2"))
+		h.kubelet.ended = func() (int, error) { return 0, ErrStopped }
+		if _, err := h.Uninstall(t.Context()); !errors.Is(err, ErrStopped) || h.kubelet.restarts != 2 {
+			t.Errorf("%d restarts, error %v", h.kubelet.restarts, err)
+		}
+		h.kubelet.ended = nil
+		h.expectUninstalled()
+		if h.kubelet.restarts != 2 {
+			t.Errorf("%d restarts", h.kubelet.restarts)
+		}
+	})
+}
+
 // A roll-back is not possible: the original files are already restored.
 func TestAKubeletThatDoesNotComeBackAfterUninstall(t *testing.T) {
 	onHost(t, "eks", func(t *testing.T, h *host) {
