@@ -340,6 +340,31 @@ func TestCache(t *testing.T) {
 		})
 	}
 
+	// The cache has the digests of one repository. A caller who knows them gets nothing through another repository.
+	t.Run("digests of another repository", func(t *testing.T) {
+		secret := s.publish(t, "team-a/secret")
+		s.granted(t, "team-a", "team-a/secret", secret)
+		s.granted(t, "team-b", "shared/open", s.publish(t, "shared/open"))
+		origin := testenv.Value(remote.Image(testenv.Value(name.NewTag(s.origin.registry.Host+"/team-a/secret:"+tag))(t), remote.WithTransport(s.ca.Transport(t))))(t)
+		digests := []v1.Hash{testenv.Value(origin.ConfigName())(t)}
+		for _, layer := range testenv.Value(origin.Layers())(t) {
+			digests = append(digests, testenv.Value(layer.Digest())(t))
+		}
+		auth := remote.WithAuth(&authn.Basic{Username: "serviceaccount", Password: s.issuer.Token(t, service, "team-b", "puller")})
+		transport := remote.WithTransport(s.ca.Transport(t))
+		gateway := strings.TrimPrefix(s.proxy.GatewayURL, "https://") + "/" + hub + "/shared/open@"
+		for _, digest := range digests {
+			layer := testenv.Value(remote.Layer(testenv.Value(name.NewDigest(gateway+digest.String()))(t), auth, transport))(t)
+			if content, err := layer.Compressed(); err == nil {
+				n, _ := io.Copy(io.Discard, content)
+				t.Errorf("%s of team-a/secret through shared/open: %d bytes", digest, n)
+			}
+		}
+		if _, err := remote.Get(testenv.Value(name.NewDigest(gateway+secret.String()))(t), auth, transport); err == nil {
+			t.Error("the manifest of team-a/secret through shared/open")
+		}
+	})
+
 	// Content that the cache did not get whole is never served: its digest would not be that of the manifest.
 	t.Run("a fill is cut", func(t *testing.T) {
 		digest := s.publish(t, "team-a/cut")

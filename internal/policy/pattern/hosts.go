@@ -11,11 +11,11 @@ func isHost(path string) bool {
 	return strings.ContainsAny(first, ".:")
 }
 
-// Covers returns the first upstream of the gateway that a wildcard or a claim at the beginning
-// would match. A claim there is never the name of a host. An upstream that is written out is
-// intended.
+// Covers returns the first upstream of the gateway that a wildcard, a claim or the name of a
+// ServiceAccount at the beginning would match. A claim there is never the name of a host, but a
+// ServiceAccount can be called ghcr.io. An upstream that is written out is intended.
 func (p Pattern) Covers(upstreams []string) (string, bool) {
-	first, rest := cutComponent(string(p))
+	first, rest := cutComponent(strings.ReplaceAll(string(p), "{serviceAccount}", "*"))
 	_, isClaim := claimPlaceholder(first)
 	if !isClaim && (!strings.Contains(first, "*") || rest == "" && first != "**") { // every repository of an upstream has more than one component
 		return "", false

@@ -31,9 +31,10 @@ func Collisions(p *policy.Policy, clusters []string) []string {
 	return found
 }
 
-// BehindGateway names patterns in rules for every service that begin with a wildcard or a claim and
-// also match an upstream's repositories. The name of an upstream is the first component there. A **
-// that was written for a private registry would grant everything that the gateway can reach.
+// BehindGateway names patterns in rules for every service that begin with a wildcard, a claim or a
+// ServiceAccount and also match an upstream's repositories. The name of an upstream is the first
+// component there. A ** that was written for a private registry would grant everything that the
+// gateway can reach.
 func BehindGateway(p *policy.Policy, upstreams []string) []string {
 	var found []string
 	for _, r := range p.WrittenRules() {

@@ -64,6 +64,10 @@ func TestBehindGateway(t *testing.T) {
 		{"team-*/**", "", ""},
 		{"{namespace}/**", "", ""},
 		{"{namespace}*/**", "", ""},
+		{"{serviceAccount}/**", "", "docker.io"}, // a possible name of a ServiceAccount
+		{"ghcr.{serviceAccount}/**", "", "ghcr.io"},
+		{"{serviceAccount}", "", ""},
+		{"{namespace}-{serviceAccount}/**", "", ""},
 		{"{claims.namespace_path}/**", "", "mirror"}, // a value is never a host
 		{"{claims.namespace_path}", "", "mirror"},
 		{"x/{claims.namespace_path}", "", ""},
