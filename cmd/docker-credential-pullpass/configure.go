@@ -58,18 +58,20 @@ func configure(getenv func(string) string) ([]byte, error) {
 
 // readConfig returns the members of the file, none if it is not there.
 func readConfig(path string) (config map[string]json.RawMessage, mode fs.FileMode, err error) {
-	file, err := os.Open(path)
-	if errors.Is(err, fs.ErrNotExist) {
+	info, err := os.Stat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
 		return map[string]json.RawMessage{}, 0o600, nil
+	case err != nil:
+		return nil, 0, err
+	case !info.Mode().IsRegular(): // opening a pipe would wait for its writer
+		return nil, 0, fmt.Errorf("%s: not a regular file", path)
 	}
+	file, err := os.Open(path)
 	if err != nil {
 		return nil, 0, err
 	}
 	defer func() { _ = file.Close() }() // nothing was written
-	info, err := file.Stat()
-	if err != nil {
-		return nil, 0, err
-	}
 	content, err := io.ReadAll(io.LimitReader(file, maxConfigSize+1))
 	switch {
 	case err != nil:

@@ -111,7 +111,16 @@ func TestConfigureRefusals(t *testing.T) {
 		})
 	}
 
-	output := configured(t, 1, environment{"PULLPASS_REGISTRIES": registry})
+	// A directory, as a pipe, which would be read for ever.
+	dir := t.TempDir()
+	path := filepath.Join(dir, "config.json")
+	testkit.Mkdir(t, path)
+	output := configured(t, 1, environment{"PULLPASS_REGISTRIES": registry, "DOCKER_CONFIG": dir})
+	if want := "docker-credential-pullpass: " + path + ": not a regular file\n"; output != want {
+		t.Errorf("standard output %q, want %q", output, want)
+	}
+
+	output = configured(t, 1, environment{"PULLPASS_REGISTRIES": registry})
 	if want := "docker-credential-pullpass: HOME and DOCKER_CONFIG: empty; set DOCKER_CONFIG to the directory of the client's config.json\n"; output != want {
 		t.Errorf("standard output %q, want %q", output, want)
 	}
