@@ -1,19 +1,24 @@
 package e2e
 
 import (
+	"errors"
 	"net/http"
+	"os"
 	"path/filepath"
 	"testing"
 
 	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"go.podman.io/image/v5/docker"
+	"go.podman.io/image/v5/types"
 	"oras.land/oras-go/v2"
 	"oras.land/oras-go/v2/content/memory"
 	orasremote "oras.land/oras-go/v2/registry/remote"
 	"oras.land/oras-go/v2/registry/remote/auth"
 
 	"github.com/pullpass/pullpass/credential"
+	"github.com/pullpass/pullpass/credential/containers"
 	"github.com/pullpass/pullpass/credential/ggcr"
 	orascredential "github.com/pullpass/pullpass/credential/oras"
 	"github.com/pullpass/pullpass/e2e/programs"
@@ -32,6 +37,8 @@ func TestKeychains(t *testing.T) {
 	stranger := pod
 	stranger.Registries = []string{"registry.example.com"} // it has the token, and not for this registry
 
+	noLogin := filepath.Join(t.TempDir(), "none")
+
 	for _, test := range []struct {
 		pod        credential.Pod
 		repository string
@@ -46,6 +53,17 @@ func TestKeychains(t *testing.T) {
 		repository.Client = &auth.Client{Client: &http.Client{Transport: s.roundTripper(t)}, Credential: orascredential.Credential(test.pod)}
 		if _, err := oras.Copy(t.Context(), repository, tag, memory.New(), tag, oras.DefaultCopyOptions); (err == nil) != test.isGranted {
 			t.Errorf("oras-go, %v, %s: %v", test.pod, test.repository, err)
+		}
+		auth := testenv.Value(containers.AuthConfig(test.pod, s.host))(t)
+		image, err := testenv.Value(docker.ParseReference("//"+ref.String()))(t).NewImage(t.Context(), &types.SystemContext{
+			DockerAuthConfig: auth, DockerCertPath: filepath.Dir(w.ca.File), AuthFilePath: noLogin, SystemRegistriesConfPath: os.DevNull, SystemRegistriesConfDirPath: noLogin,
+		})
+		if (err == nil) != test.isGranted {
+			t.Errorf("containers/image, %v, %s: %v", test.pod, test.repository, err)
+		}
+		if err == nil {
+			_, err = image.OCIConfig(t.Context())
+			testenv.Must(t, errors.Join(err, image.Close()))
 		}
 	}
 }
