@@ -90,7 +90,7 @@ node-down: ## end it; nothing stays behind
 bench: bench-plugin ## cost of an exchange and of the plugin, against floors measured in the same run
 	@mkdir -p bin
 	$(GO) test -run='^$$' -bench=. -benchmem -count=$(BENCHCOUNT) ./internal/... >bin/bench.txt || { cat bin/bench.txt; exit 1; }
-	$(GO) tool benchstat -filter='.name:Exchange' -col='/exchange@(floor first repeated mix)' bin/bench.txt
+	$(GO) tool benchstat -filter='.name:Exchange' -col='/exchange@(floor first repeated mix first-with-trial repeated-with-trial)' bin/bench.txt
 	$(GO) tool benchstat -filter='-.name:Exchange' bin/bench.txt
 
 bench-plugin: ## start-up time and size of the kubelet plugin, against a program that does only the JSON
