@@ -4,11 +4,13 @@ import (
 	"cmp"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/pullpass/pullpass/e2e/node"
+	"github.com/pullpass/pullpass/e2e/programs"
 	"github.com/pullpass/pullpass/e2e/pullpass"
 	"github.com/pullpass/pullpass/e2e/testenv"
 )
@@ -67,14 +69,24 @@ func (a alias) file() node.Plugin {
 	return node.Plugin{Name: a.name, Content: a.plugin}
 }
 
+// statusTexts are how containerd 1 and 2 say what the token endpoint answered.
+var statusTexts = map[string]string{
+	"containerd-1": "failed to fetch anonymous token: unexpected status: 401 Unauthorized",
+	"containerd-2": "failed to fetch anonymous token: unexpected status from GET request to https://",
+}
+
 // Each mistake arrives as a request without a credential; the audit line names its likely causes, the right one among them.
 func testMistakes(t *testing.T, w *work) {
+	text := statusTexts[w.node.Name()]
+	if page := testenv.ReadFile(t, filepath.Join(programs.Checkout(t), "docs/how-to/troubleshooting.md")); !strings.Contains(page, text) {
+		t.Errorf("the page about troubles has no %q", text)
+	}
 	testenv.Must(t, os.Chmod(w.node.Path("/usr/local/libexec/pullpass/"+notExecutable), 0o644))
 	for _, m := range mistakes() {
 		repository := w.namespace + "/" + m.name
 		w.push(t, repository)
 		web := w.start(t, pod{name: m.name, image: m.image(repository)})
-		kubelet := w.awaitEvent(t, web, "Failed", "kubelet", "401 Unauthorized")
+		kubelet := w.awaitEvent(t, web, "Failed", "kubelet", text, "401 Unauthorized")
 		w.sawAnonymous(t, m.name, repository, m.cause, kubelet)
 		for _, e := range w.Events(t, web) {
 			if e.Component == "pullpass" {

@@ -101,20 +101,26 @@ func TestRelease(t *testing.T) {
 			files+"/docker-credential-pullpass-linux-arm64", "GOCACHE="+t.TempDir(), "GOARCH=arm64", "CGO_ENABLED=0", "GOFLAGS=")
 	})
 	t.Run("the document", func(t *testing.T) { m.testDocument(t, files) })
+	t.Run("without the internet", func(t *testing.T) { m.testAirGap(t, files) })
 	t.Run("refusals", func(t *testing.T) { m.testRefusals(t, files) })
 }
 
 // block is the only one of docs/start/release.md with a text.
 func block(t testing.TB, text string) string {
 	t.Helper()
+	return blockOf(t, "docs/start/release.md", text)
+}
+
+func blockOf(t testing.TB, document, text string) string {
+	t.Helper()
 	var found []string
-	for _, part := range strings.Split(testenv.ReadFile(t, filepath.Join(programs.Checkout(t), "docs/start/release.md")), "```sh\n")[1:] {
+	for _, part := range strings.Split(testenv.ReadFile(t, filepath.Join(programs.Checkout(t), document)), "```sh\n")[1:] {
 		if commands, _, _ := strings.Cut(part, "```"); strings.Contains(commands, text) {
 			found = append(found, commands)
 		}
 	}
 	if len(found) != 1 {
-		t.Fatalf("docs/start/release.md has %d blocks with %q, want one", len(found), text)
+		t.Fatalf("%s has %d blocks with %q, want one", document, len(found), text)
 	}
 	return found[0]
 }
@@ -134,10 +140,8 @@ func (m maker) testDocument(t *testing.T, files string) {
 	}
 	m.run(t, files, given+block(t, "cosign verify-blob "))
 
-	// The values are those of the document for installing. Nothing is sent to a cluster.
-	_, after, _ := strings.Cut(testenv.ReadFile(t, filepath.Join(programs.Checkout(t), "docs/start/install.md")), "```yaml\n# values.yaml\nimage: {repository: images.example.com/pullpass}\n")
-	values, _, _ := strings.Cut(after, "```")
-	testenv.WriteFile(t, filepath.Join(files, "values.yaml"), values)
+	// Nothing is sent to a cluster.
+	testenv.WriteFile(t, filepath.Join(files, "values.yaml"), testenv.Replace(t, installValues(t), "image: {repository: images.example.com/pullpass}\n", ""))
 	installed := m.run(t, files, given+strings.TrimSpace(block(t, "helm install"))+" --dry-run=client")
 	image := m.host + "/pullpass@" + strings.TrimSpace(m.run(t, files, "crane digest "+m.host+"/pullpass:v"+version))
 	if !strings.Contains(installed, image) {
@@ -162,6 +166,32 @@ func (m maker) testDocument(t *testing.T, files string) {
 	if mirrored := m.run(t, files, "crane digest "+m.host+"/mirror/pullpass:v"+version); !strings.HasSuffix(image, "@"+strings.TrimSpace(mirrored)) {
 		t.Errorf("the copy is %s, and the image %s", mirrored, image)
 	}
+}
+
+// testAirGap runs the commands of docs/how-to/air-gap.md: one registry is the public one, and two others are inside.
+func (m maker) testAirGap(t *testing.T, files string) {
+	const document = "docs/how-to/air-gap.md"
+	copied, loaded := m.host+"/copied", m.host+"/loaded"
+	output := m.run(t, files, strings.NewReplacer("ghcr.io/pullpass", m.host, "images.example.com/pullpass", copied).Replace(blockOf(t, document, "crane copy")))
+	if n := strings.Count(output, " is the same\n"); n != 3 {
+		t.Errorf("%d are the same:\n%s", n, output)
+	}
+	m.run(t, files, "version="+version+"\n"+strings.ReplaceAll(blockOf(t, document, "skopeo copy"), "images.example.com/pullpass", loaded))
+	m.run(t, files, "crane validate --remote "+loaded+"/pullpass:v"+version)
+
+	values := testenv.WriteFile(t, filepath.Join(t.TempDir(), "values.yaml"), testenv.Replace(t, installValues(t), "images.example.com/pullpass", copied+"/pullpass"))
+	install := strings.NewReplacer("images.example.com/pullpass", copied, "values.yaml", values).Replace(strings.TrimSpace(blockOf(t, document, "helm install")))
+	if installed := m.run(t, files, "version="+version+"\n"+install+" --dry-run=client"); !strings.Contains(installed, copied+"/pullpass@sha256:") {
+		t.Errorf("the chart does not run the copy:\n%s", installed)
+	}
+}
+
+// installValues are those of the document for installing.
+func installValues(t testing.TB) string {
+	t.Helper()
+	_, after, _ := strings.Cut(testenv.ReadFile(t, filepath.Join(programs.Checkout(t), "docs/start/install.md")), "```yaml\n# values.yaml\n")
+	values, _, _ := strings.Cut(after, "```")
+	return values
 }
 
 func (m maker) testRefusals(t *testing.T, files string) {
