@@ -105,8 +105,14 @@ performance: ## docs/internals/performance.md: what an exchange costs beside mor
 	@for run in 1 2 3 4 5 6; do $(GO) test -run='^$$' -bench=Growth -benchtime=0.2s ./internal/... >>bin/performance.txt || { cat bin/performance.txt; exit 1; }; done
 	cd loadtest && $(GO) run ./growth -into ../docs/internals/performance.md <../bin/performance.txt
 
-loadtest: loadtest-programs ## load on a real Pullpass, judged by the service objectives; plots in bin/loadtest/report (LOADTEST='-scale 1 storm')
+ifeq ($(LOADTEST),pull)
+loadtest:
+	@./.ci/install e2e
+	cd e2e && $(GO) test -count=1 -v -timeout 2h ./pulltest -args -pull-turns 5
+else
+loadtest: loadtest-programs ## load on a real Pullpass, judged by the service objectives; plots in bin/loadtest/report (LOADTEST='-scale 1 storm'; LOADTEST=pull: whole pulls by containerd)
 	bin/loadtest/loadtest $(LOADTEST)
+endif
 
 # Times are not judged: a machine that tests is not a quiet one. "compare" measures and judges nothing.
 loadtest-smoke: loadtest-programs ## the same in a minute, and only whether the answers are right

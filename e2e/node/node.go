@@ -132,6 +132,18 @@ func (n *Node) Pull(t testing.TB, image, token string) {
 	testenv.Must(t, n.ctr(t.Context(), "images", "pull", "--hosts-dir="+certsDir, "--user=serviceaccount:"+token, image))
 }
 
+// PullOnce lets containerd pull an image of which the node has nothing, with a user and password (user:password), and removes it. It
+// returns how long the pull took. CRI knows nothing of it: CRI would keep the image by its digest.
+func (n *Node) PullOnce(t testing.TB, image, login string) time.Duration {
+	t.Helper()
+	const alone = "--namespace=once"
+	begin := time.Now()
+	testenv.Must(t, n.ctr(t.Context(), alone, "images", "pull", "--hosts-dir="+certsDir, "--user="+login, image))
+	took := time.Since(begin)
+	testenv.Must(t, n.ctr(t.Context(), alone, "images", "remove", "--sync", image))
+	return took
+}
+
 func (n *Node) ctr(ctx context.Context, args ...string) error {
 	cmd := n.view.command(filepath.Join(n.bin, "ctr"), append([]string{"--address=/run/containerd/containerd.sock", "--namespace=k8s.io"}, args...)...)
 	if output, err := cmd.CombinedOutput(); err != nil {
