@@ -152,6 +152,11 @@ func (q *request) upstreamRequest(ctx context.Context, to *url.URL) *http.Reques
 			r.Header[name] = values
 		}
 	}
+	// Several ranges can overlap, and be a blob many times over (RFC 9110, section 14.2). Clients ask
+	// for one.
+	if strings.Contains(strings.Join(r.Header["Range"], ","), ",") {
+		r.Header.Del("Range")
+	}
 	return r
 }
 

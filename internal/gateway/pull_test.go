@@ -43,6 +43,9 @@ func TestPull(t *testing.T) {
 	if got := r.pull("/v2/ghcr.io/acme/app/blobs/"+i.LayerDigest, "ghcr.io/acme/app", "Range", "bytes=5-9"); got.status != 206 || got.body != "layer" || got.header.Get("Content-Range") != "bytes 5-9/500000" {
 		t.Errorf("range: %d %v %.20s", got.status, got.header, got.body)
 	}
+	if got := r.pull("/v2/ghcr.io/acme/app/blobs/"+i.LayerDigest, "ghcr.io/acme/app", "Range", "bytes=0-1,5-9"); got.status != 200 || len(got.body) != 500000 {
+		t.Errorf("several ranges: %d, %d bytes", got.status, len(got.body))
+	}
 	if got := r.pull("/v2/ghcr.io/acme/app/blobs/"+i.LayerDigest, "ghcr.io/acme/app", "Range", "bytes=600000-"); got.status != 416 {
 		t.Errorf("range beyond the end: %d", got.status)
 	}
