@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/random"
 
 	"github.com/pullpass/pullpass/e2e/certs"
@@ -126,7 +125,7 @@ func (s *site) startNode(t *testing.T, address string, old bool) *node.Node {
 // publish puts a random image into the registry behind all ways.
 func (s *site) publish(t *testing.T, name string, mib, layers int64) {
 	t.Helper()
-	var image v1.Image = testenv.Value(random.Image(mib<<20/layers, layers))(t)
+	image := testenv.Value(random.Image(mib<<20/layers, layers))(t)
 	transport := s.ca.Transport(t)
 	testenv.Must(t, node.Push(t.Context(), transport, upstream.Username, upstream.Password, s.origin.Host+"/"+namespace+"/"+name+":v1", image))
 	transport.CloseIdleConnections()
