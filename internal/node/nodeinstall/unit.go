@@ -329,6 +329,9 @@ func (s flagSource) flagsOfUnit(tree *hostfs.Tree, unit, file string, ours []str
 	if s.form == formRancher {
 		return c.flagsOfRancher(file)
 	}
+	if !c.has(s.variable) {
+		return v, fmt.Errorf("%w: ExecStart of %s does not have $%s, so the kubelet would get no flag of %s; add it at the end", ErrProfile, unit, s.variable, tree.Path(file))
+	}
 	isAssigned, err := s.isAssigned(tree, file, ours, e)
 	if err != nil {
 		return v, err
@@ -337,6 +340,20 @@ func (s flagSource) flagsOfUnit(tree *hostfs.Tree, unit, file string, ours []str
 		return v, err
 	}
 	return s.flagsOfCommand(c)
+}
+
+// has reports whether the command gives the kubelet the variable. A program that starts the kubelet,
+// such as a script, may read the variable itself.
+func (c command) has(variable string) bool {
+	if len(c.start) == 0 {
+		return true
+	}
+	program := strings.TrimLeft(c.start[0], "-@:+!|")
+	if path.Base(program) != "kubelet" {
+		return true
+	}
+	isText := strings.Contains(strings.TrimSuffix(c.start[0], program), ":") // systemd.service(5): nothing is replaced
+	return !isText && (slices.Contains(c.start, "$"+variable) || slices.Contains(c.start, "${"+variable+"}"))
 }
 
 // isPlain returns an error if a shell gives the kubelet provider flags: in a word of the command, or

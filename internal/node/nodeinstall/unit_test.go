@@ -96,6 +96,37 @@ func TestUnitThatAssignsOurVariable(t *testing.T) {
 	}
 }
 
+// A kubelet whose command leaves our variable out would start without the plugin, and pull anonymously.
+func TestUnitWithoutOurVariable(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		start   string
+		refused bool
+	}{
+		"left out":            {"/usr/bin/kubelet --v=2 $KUBELET_KUBEADM_ARGS", true},
+		"provider flags":      {"/usr/bin/kubelet --image-credential-provider-config=/c.yaml --image-credential-provider-bin-dir=/x", true},
+		"a dollar":            {"/usr/bin/kubelet $$KUBELET_EXTRA_ARGS", true},
+		"within a word":       {"/usr/bin/kubelet --v=2$KUBELET_EXTRA_ARGS", true},
+		"variables are text":  {"-:/usr/bin/kubelet $KUBELET_EXTRA_ARGS", true},
+		"another name":        {"@/usr/bin/kubelet hyperkube", true},
+		"another name and it": {"@/usr/bin/kubelet hyperkube $KUBELET_EXTRA_ARGS", false},
+		"braces":              {"!!/usr/bin/kubelet ${KUBELET_EXTRA_ARGS}", false},
+		"a script":            {"/opt/start", false}, // it can read the variable itself
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := newHost(t, "kubeadm")
+			h.put(dropIn, "[Service]\nExecStart=\nExecStart="+test.start+"\n")
+			status := func() error { _, err := h.Status(desired("v1.36.2")); return err }
+			if test.refused {
+				h.untouched(ErrProfile, "kubelet.service does not have $KUBELET_EXTRA_ARGS", status)
+			} else if err := status(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
 // Others may add the assignment after the installation.
 func TestUnitThatAssignsOurVariableLater(t *testing.T) {
 	onHost(t, "kubeadm", func(t *testing.T, h *host) {
