@@ -37,3 +37,23 @@ func TestCallersWithSeveralGroups(t *testing.T) {
 		}
 	}
 }
+
+// The object's pattern is within the limit only in the namespace that is called like the ServiceAccount.
+func TestNamespaceCalledLikeTheServiceAccount(t *testing.T) {
+	t.Parallel()
+	before := written{Within: []string{"{namespace}"}, Rules: []object{{
+		"name": "other", "subjects": []object{{"namespaces": []string{"b"}}}, "allow": []object{{"repositories": []string{"b"}, "actions": []string{"pull"}}},
+	}}}
+	after := before
+	after.Objects = []object{{"rules": []object{{
+		"name": "r", "subjects": []object{{"serviceAccounts": []string{"a"}}},
+		"allow": []object{{"repositories": []string{"{serviceAccount}"}, "actions": []string{"delete"}}},
+	}}}}
+	d := testkit.Value(Find(before.side(t), after.side(t)))(t)
+	if len(d.Gained) == 0 {
+		t.Fatal("nothing is gained")
+	}
+	if got := d.Gained[0].Example; got.As != "c1/a/a" || got.Scope != "repository:a:delete" {
+		t.Errorf("%+v", got)
+	}
+}

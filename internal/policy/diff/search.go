@@ -391,6 +391,20 @@ func (s *accountSearch) names(n near, placeholder string, k kind, of func(*whom)
 		}
 	}
 	patterns := s.patterns(n, p)
+	if placeholder == "namespace" { // ServiceAccounts are chosen afterwards: a namespace can need the name of one
+		accounts := globs(s.box.subjects(), accountsOf)
+		for w := range n.whoms {
+			accounts = append(accounts, accountsOf(w)...)
+		}
+		slices.Sort(accounts)
+		for _, account := range slices.Compact(accounts) {
+			for _, text := range patterns {
+				if strings.Contains(text, "{serviceAccount}") {
+					patterns = append(patterns, strings.ReplaceAll(text, "{serviceAccount}", account))
+				}
+			}
+		}
+	}
 	isMentioned := slices.ContainsFunc(patterns, func(p string) bool { return strings.Contains(p, "{"+placeholder+"}") })
 	if !isMentioned {
 		return slices.Sorted(maps.Keys(found))
