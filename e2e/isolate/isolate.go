@@ -35,10 +35,10 @@ const (
 // Main is called by TestMain, and runs the tests inside. build is called outside, before there are tests.
 func Main(m *testing.M, build func(testing.TB)) {
 	log.SetFlags(0)
-	switch os.Getenv(roleVariable) {
-	case "inside":
+	switch {
+	case Inside():
 		os.Exit(m.Run())
-	case "init":
+	case os.Getenv(roleVariable) == "init":
 		code, err := initialize()
 		if err != nil {
 			log.Fatalf("init of the namespaces: %v", err)
@@ -53,6 +53,9 @@ func Main(m *testing.M, build func(testing.TB)) {
 		os.Exit(code)
 	}
 }
+
+// Inside reports whether this process is in the namespaces.
+func Inside() bool { return os.Getenv(roleVariable) == "inside" }
 
 // Cgroup is the name of a cgroup that the tests may have in each hierarchy; it is removed in the end.
 func Cgroup() string { return os.Getenv(groupVariable) }

@@ -12,7 +12,7 @@ import (
 func TestMain(m *testing.M) {
 	isolate.Main(m, func(t testing.TB) {
 		programs.Build(t,
-			programs.Distribution, programs.DockerRegistry, programs.Crane, programs.Skopeo, programs.Podman, programs.Dockerd, programs.Docker,
+			programs.Distribution, programs.DockerRegistry, programs.Crane, programs.Skopeo, programs.Podman, programs.Dockerd, programs.Docker, programs.Helm, programs.Oras,
 			programs.Etcd, programs.KubeAPIServer, programs.KubeControllerManager, programs.Kubelet, programs.Kubectl, programs.OldContainerd, programs.Runc, programs.Pause,
 			programs.CredentialProvider, programs.Pullpass, programs.CredentialHelper,
 		)

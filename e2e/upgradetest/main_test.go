@@ -12,6 +12,7 @@ import (
 func TestMain(m *testing.M) {
 	isolate.Main(m, func(t testing.TB) {
 		programs.Build(t, programs.Pullpass, programs.SimulatedSystemd, programs.Helm, programs.Etcd, programs.KubeAPIServer, programs.Kubectl)
+		programs.CustomResources(t)
 		programs.FormerRelease(t)
 	})
 }
