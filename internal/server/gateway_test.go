@@ -142,6 +142,25 @@ func TestGateway(t *testing.T) {
 	}
 }
 
+// The gateway counts invalid tokens by address, with the clock that a service has by itself. An address that has spent its limit
+// pulls again when it has waited.
+func TestGatewayLimitsAddresses(t *testing.T) {
+	t.Parallel()
+	registry := registrytest.NewRegistry(t, "")
+	registry.Put(t, "acme/app", "v1", []byte("layer"))
+	g := startGatewayWith(t, upstreamEntry("ghcr.io", registry, ""), nil, "limits: {perAddress: {rate: 1, burst: 8}}\n", memoryLimit())
+	token := g.token(t, kubetest.Token(t, "https://issuer.example.com"), "repository:ghcr.io/acme/app:pull")
+	const path = "/v2/ghcr.io/acme/app/manifests/v1"
+	status := http.StatusUnauthorized
+	for sent := 0; status == http.StatusUnauthorized && sent < 1000; sent++ {
+		status, _ = g.get(t, path, "invalid")
+	}
+	if status != http.StatusTooManyRequests {
+		t.Errorf("an address that has spent its limit gets %d", status)
+	}
+	testkit.Eventually(t, "it pulls again", func() bool { status, _ = g.get(t, path, token); return status == http.StatusOK })
+}
+
 // halfABlob has a registry stop within its blobs: going tells when, gone lets it go on
 // to their end, which is "whole".
 func halfABlob(registry *registrytest.Server) (going <-chan bool, gone chan<- bool) {

@@ -105,6 +105,9 @@ func newServer(c Config, limit int64) (*Server, error) {
 	if c.Network.Listen != nil {
 		s.listen, s.watch = c.Network.Listen, filewatch.Poll
 	}
+	if c.Now == nil {
+		c.Now = time.Now
+	}
 	isProxy := func(a netip.Addr) bool { return isTrusted(s.current.Load().cfg.Server.TrustedProxies, a) }
 	memory, streams := limit/4, 0
 	if cfg.Gateway != nil {
