@@ -126,11 +126,11 @@ func (s *Server) reloadUpstreams() error {
 		if err != nil {
 			return nil, err
 		}
-		return newPart(func(now parts) parts {
+		return newPart(func(now parts) (parts, error) {
 			if now.assertions == read.assertions && reflect.DeepEqual(now.cfg.Upstreams, read.cfg.Upstreams) { // else a new configuration has opened its own
 				now.upstreams = next
 			}
-			return now
+			return now, nil
 		}), nil
 	}})
 }

@@ -35,7 +35,7 @@ const settleTimeout = 30 * time.Second
 type parts struct {
 	cfg    *config.Config
 	dial   func(ctx context.Context, network, address string) (net.Conn, error) // nil: that of net.Dialer
-	now    func() time.Time                                                     // nil: time.Now
+	now    func() time.Time
 	policy *policy.Policy
 	// pending is a policy whose rules do not apply yet, because annotations that they read are
 	// missing. Its denials apply. Usually it is nil.
@@ -62,12 +62,13 @@ func open(cfg *config.Config, insecureHTTP bool, version string, logger *slog.Lo
 		before.objects = &setup.Objects{Dial: before.dial, Now: before.now}
 	}
 	var err error
-	if !slices.Equal(cfg.PolicyFiles, before.cfg.PolicyFiles) {
+	// A cluster that is new must not get what the rules before allow, and rules depend on the identities.
+	if cfg != before.cfg {
 		if next.policy, err = setup.LoadPolicy(cfg); err != nil {
 			return parts{}, err
 		}
 	}
-	if !slices.Equal(cfg.PolicyTrial.Files, before.cfg.PolicyTrial.Files) {
+	if !reflect.DeepEqual(cfg.PolicyTrial, before.cfg.PolicyTrial) || !reflect.DeepEqual(cfg.Identities, before.cfg.Identities) {
 		if next.trial, err = setup.LoadTrial(cfg); err != nil { // what decides nothing must not keep a replica from serving
 			logger.Error("the policy trial is not judged", "error", err)
 		}

@@ -31,7 +31,8 @@ const (
 // watched returns the files of a generation that are read again when they change.
 func (s *Server) watched(g *generation) []filewatch.Group {
 	groups := []filewatch.Group{
-		{Name: configGroup, Paths: []string{g.cfg.File}, Reload: s.reloadConfig},
+		// With the policy, because an invalid one keeps a new configuration back.
+		{Name: configGroup, Paths: slices.Concat([]string{g.cfg.File}, g.cfg.PolicyFiles), Reload: s.reloadConfig},
 		{Name: policyGroup, Paths: g.cfg.PolicyFiles, Reload: s.reloadPolicy},
 	}
 	if files := g.cfg.PolicyTrial.Files; len(files) > 0 {
@@ -83,7 +84,7 @@ type reload struct {
 // change computes the next parts from the present ones. A policy or a certificate may have been
 // reloaded since the change was read. The change must not undo that.
 type change interface {
-	parts(now parts) parts
+	parts(now parts) (parts, error)
 	// prepare waits until the new parts are ready. It changes nothing.
 	prepare(ctx context.Context) error
 }
@@ -91,10 +92,13 @@ type change interface {
 // newParts is the change to parts that were opened for a new configuration or kubeconfig.
 type newParts struct{ before, next parts }
 
-func (c newParts) parts(now parts) parts {
+func (c newParts) parts(now parts) (parts, error) {
 	next := c.next
+	var err error
 	if next.policy == c.before.policy {
 		next.policy, next.pending = now.policy, now.pending
+	} else if next.policy, err = setup.LoadPolicy(next.cfg); err != nil {
+		return parts{}, err
 	}
 	if next.trial == c.before.trial {
 		next.trial = now.trial
@@ -108,7 +112,7 @@ func (c newParts) parts(now parts) parts {
 			next.upstreams[name] = now.upstreams[name]
 		}
 	}
-	return next
+	return next, nil
 }
 
 func (c newParts) prepare(ctx context.Context) error {
@@ -116,9 +120,9 @@ func (c newParts) prepare(ctx context.Context) error {
 }
 
 // newPart is a change that needs no preparation.
-type newPart func(now parts) parts
+type newPart func(now parts) (parts, error)
 
-func (c newPart) parts(now parts) parts { return c(now) }
+func (c newPart) parts(now parts) (parts, error) { return c(now) }
 
 func (c newPart) prepare(context.Context) error { return nil }
 
@@ -185,11 +189,12 @@ func (s *Server) reloadPolicy() error {
 		if err != nil {
 			return nil, err
 		}
-		return newPart(func(now parts) parts {
-			if slices.Equal(now.cfg.PolicyFiles, read.cfg.PolicyFiles) { // else a new configuration has read others
-				now.policy = next
+		return newPart(func(now parts) (parts, error) {
+			var err error
+			if now.policy = next; now.cfg != read.cfg { // which may name other files and identities
+				now.policy, err = setup.LoadPolicy(now.cfg)
 			}
-			return now
+			return now, err
 		}), nil
 	}})
 }
@@ -201,11 +206,11 @@ func (s *Server) reloadTrial() error {
 		if err != nil {
 			return nil, err
 		}
-		return newPart(func(now parts) parts {
+		return newPart(func(now parts) (parts, error) {
 			if slices.Equal(now.cfg.PolicyTrial.Files, read.cfg.PolicyTrial.Files) { // else a new configuration has read others
 				now.trial = next
 			}
-			return now
+			return now, nil
 		}), nil
 	}})
 }
@@ -218,11 +223,11 @@ func (s *Server) reloadTLS() error {
 		if err != nil {
 			return nil, err
 		}
-		return newPart(func(now parts) parts {
+		return newPart(func(now parts) (parts, error) {
 			if now.tls == read.tls { // else a new configuration has read its own
 				now.tls = next
 			}
-			return now
+			return now, nil
 		}), nil
 	}})
 }
@@ -245,9 +250,14 @@ func (s *Server) reconcile() {
 			r.ended <- err
 			return
 		}
+		next, err := r.change.parts(now.parts)
+		if err != nil {
+			r.ended <- err
+			return
+		}
 		if r.exclusive {
 			exclusive = r
-			s.work(now.parts, r.change.parts(now.parts))
+			s.work(now.parts, next)
 		}
 		s.prepare(r, r.change.prepare, prepared)
 	}
@@ -301,7 +311,10 @@ func (s *Server) swap(r *reload, prepared chan<- *reload) (ended bool, err error
 	if r.prepared != nil && now.objects == r.before {
 		return true, r.prepared
 	}
-	next := r.change.parts(now.parts)
+	next, err := r.change.parts(now.parts)
+	if err != nil {
+		return true, err
+	}
 	if next.policy != now.policy {
 		next.pending = nil
 	}

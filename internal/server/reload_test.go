@@ -10,12 +10,15 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/pullpass/pullpass/internal/base/filewatch"
+	"github.com/pullpass/pullpass/internal/config/setup"
 	"github.com/pullpass/pullpass/internal/exchange"
+	"github.com/pullpass/pullpass/internal/policy"
 	"github.com/pullpass/pullpass/internal/test/kubetest"
 	"github.com/pullpass/pullpass/internal/test/pkitest"
 	"github.com/pullpass/pullpass/internal/test/proxytest"
@@ -184,6 +187,124 @@ func TestABadConfigurationChangesNothing(t *testing.T) {
 	}
 	if p.service.current.Load().cfg != p.service.started {
 		t.Error("another configuration is in use")
+	}
+}
+
+// A configuration counts together with the policy that is there with it: a cluster that is new must
+// not get what the rules before allow, also while the policy that belongs to it is invalid.
+func TestAConfigurationComesWithItsPolicy(t *testing.T) {
+	t.Parallel()
+	p := startService(t, "")
+	first, second := kubetest.Token(t, "https://issuer.example.com"), kubetest.Token(t, "https://second.example.com")
+	testkit.Write(t, p.Dir, "policy.yaml", "nonsense")
+	p.Configure(t, "registries:", proxytest.SecondCluster+"  kubernetes: {manifestFiles: [serviceaccounts.yaml]}\nregistries:")
+	p.Refuses(t, "config", "policy.yaml")
+	p.Expect(t, first, http.StatusOK, "")
+	p.Expect(t, second, http.StatusUnauthorized, "token_unknown_issuer")
+
+	testkit.Write(t, p.Dir, "policy.yaml", proxytest.PolicyFor("{namespace}/**")+"deny:\n- {name: not-yet, subjects: [{clusters: [second]}]}\n")
+	testkit.Eventually(t, "the denial counts, and nothing before it", func() bool {
+		status := p.Status(t, second)
+		if status != http.StatusUnauthorized && status != http.StatusForbidden {
+			t.Errorf("the new cluster gets %d", status)
+		}
+		return status == http.StatusForbidden
+	})
+	p.Expect(t, first, http.StatusOK, "")
+	p.Accepts(t, "config")
+	for _, g := range p.service.watched(p.service.current.Load()) {
+		if g.Name == configGroup && !slices.Contains(g.Paths, filepath.Join(p.Dir, "policy.yaml")) {
+			t.Error("a policy that is corrected waits for a poll")
+		}
+	}
+}
+
+// A policy is judged with the identities of the configuration, as at the start.
+func TestAPolicyIsReadForNewIdentities(t *testing.T) {
+	t.Parallel()
+	p := newTestService(t, ciIdentity, map[string]string{"policy.yaml": proxytest.PolicyFor("{namespace}/**") + `- name: jobs
+  subjects: [{identities: [ci]}]
+  allow: [{repositories: ["{claims.repository}/**"], actions: [pull]}]
+`})
+	p.reconcile(t)
+	p.Configure(t, "profile: github", "profile: gitlab")
+	if err := p.service.reloadConfig(); err == nil || !strings.Contains(err.Error(), "{claims.repository} is not a path in the tokens of identity \"ci\"") {
+		t.Errorf("a profile without the claim of a rule: %v", err)
+	}
+}
+
+// A policy that changes while a configuration gets ready counts at once, and with that configuration.
+func TestAPolicyChangesWhileAConfigurationGetsReady(t *testing.T) {
+	t.Parallel()
+	api := kubetest.NewAPIServer(t)
+	p := newTestService(t, "  kubernetes: {manifestFiles: [serviceaccounts.yaml]}\n", map[string]string{"kubeconfig": api.Kubeconfig()})
+	p.service.settleTimeout = time.Minute
+	p.reconcile(t)
+	p.Configure(t, "registries:", proxytest.SecondCluster+"  kubernetes: {kubeconfigFile: kubeconfig}\nregistries:")
+	for i, test := range []struct {
+		corrupt  bool
+		clusters int
+	}{{true, 1}, {false, 2}} {
+		testkit.Write(t, p.Dir, "policy.yaml", proxytest.PolicyFor("before/**"))
+		ended := listing(t, api, p.service.reloadConfig)
+		next := proxytest.PolicyFor(fmt.Sprintf("team-%d/**", i))
+		testkit.Write(t, p.Dir, "policy.yaml", next)
+		testkit.Must(t, p.service.reloadPolicy())
+		p.serves(t, next, 1)
+		if test.corrupt {
+			testkit.Write(t, p.Dir, "policy.yaml", "nonsense")
+		}
+		api.FailLists(nil)
+		if err := <-ended; (err != nil) != test.corrupt {
+			t.Errorf("a policy that is corrupt (%t): %v", test.corrupt, err)
+		}
+		p.serves(t, next, test.clusters)
+	}
+}
+
+// A configuration that comes while a policy waits for annotations brings the policy that is there then.
+func TestAConfigurationChangesWhileAPolicyGetsReady(t *testing.T) {
+	t.Parallel()
+	api := kubetest.NewAPIServer(t)
+	p := newTestService(t, "  kubernetes: {kubeconfigFile: kubeconfig}\n", map[string]string{"kubeconfig": api.Kubeconfig()})
+	p.service.settleTimeout = time.Minute
+	p.reconcile(t)
+	connection := p.service.current.Load().objects.Connected[0]
+	go connection.Run(t.Context())
+	testkit.Eventually(t, "everything is listed", func() bool { return kubernetesCheck("", connection.Status()).Healthy })
+	testkit.Write(t, p.Dir, "policy.yaml", proxytest.PolicyFor("{namespace}/**")+proxytest.AnnotationRule)
+	ended := listing(t, api, p.service.reloadPolicy)
+	next := proxytest.PolicyFor("elsewhere/**")
+	testkit.Write(t, p.Dir, "policy.yaml", next)
+	p.Configure(t, "registries:", proxytest.SecondCluster+"registries:")
+	testkit.Must(t, p.service.reloadConfig())
+	p.serves(t, next, 2)
+	api.FailLists(nil)
+	testkit.Must(t, <-ended)
+	p.serves(t, next, 2)
+}
+
+// listing begins a reload, and returns when it waits for a list that fails.
+func listing(t *testing.T, api *kubetest.Server, reload func() error) (ended chan error) {
+	t.Helper()
+	asked := make(chan bool)
+	api.FailLists(sync.OnceFunc(func() { close(asked) }))
+	ended = make(chan error)
+	go func() { ended <- reload() }()
+	select {
+	case <-asked:
+	case err := <-ended:
+		t.Fatalf("the reload ended without a list: %v", err)
+	}
+	return ended
+}
+
+func (p *proxy) serves(t *testing.T, file string, clusters int) {
+	t.Helper()
+	g := p.service.current.Load()
+	want := testkit.Value(setup.ParsePolicy(g.cfg, policy.File{Name: filepath.Join(p.Dir, "policy.yaml"), Data: []byte(file)}))(t)
+	if got := g.exchanger.Policy().Revision(); got != want.Revision() || len(g.cfg.Clusters) != clusters {
+		t.Errorf("policy %s of %d clusters, want %s of %d", got, len(g.cfg.Clusters), want.Revision(), clusters)
 	}
 }
 
