@@ -125,6 +125,9 @@ func rancherFlags(tree *hostfs.Tree, ours string, ofCommand flagValues) (v flagV
 		if root.Kind != yaml.MappingNode {
 			return v, fmt.Errorf("%s: is not a YAML mapping; correct it", tree.Path(file))
 		}
+		if err := isRancherFile(root, rancherName(ours), tree.Path(file)); err != nil {
+			return v, err
+		}
 		var flags []string
 		for _, flag := range []string{configFlag, pluginsFlag} {
 			for _, ending := range []string{"", "+"} {
@@ -147,9 +150,14 @@ func rancherFlags(tree *hostfs.Tree, ours string, ofCommand flagValues) (v flagV
 			}
 			for _, argument := range append(slices.Clone(n.Content), n) {
 				value := strictyaml.Resolve(argument).Value // a list has none
-				if name, _, _ := strings.Cut(value, "="); strings.Contains(name, "_") && hasProviderFlag(name) {
-					// k3s and RKE2 sort flags, and an underscore is behind a hyphen.
-					return v, fmt.Errorf("%w: kubelet-arg in %s has %s, which counts more than the flag with hyphens; write it with hyphens", ErrProfile, tree.Path(file), term.QuoteValue(name))
+				switch name, _, _ := strings.Cut(value, "="); {
+				case !hasProviderFlag(name):
+				case file > ours:
+					return v, fmt.Errorf("%w: %s in %s has %s, which counts more than that of %s, which is read before; move it to an earlier file", ErrProfile, key, tree.Path(file), term.QuoteValue(name), tree.Path(ours))
+				case strings.HasSuffix(name, "+"), strings.HasSuffix(name, "-"):
+					return v, fmt.Errorf("%w: %s in %s has %s=, which adds to other values or removes them; write the flag without the last character", ErrProfile, key, tree.Path(file), term.QuoteValue(name))
+				case strings.Contains(name, "_"): // k3s and RKE2 sort flags, and an underscore is behind a hyphen
+					return v, fmt.Errorf("%w: %s in %s has %s, which counts more than the flag with hyphens; write it with hyphens", ErrProfile, key, tree.Path(file), term.QuoteValue(name))
 				}
 				arguments = append(arguments, rancherArgument(value))
 			}
@@ -158,6 +166,47 @@ func rancherFlags(tree *hostfs.Tree, ours string, ofCommand flagValues) (v flagV
 	v.override(ofCommand)
 	v.take(arguments)
 	return v, nil
+}
+
+// rancherName is k3s or rke2, by the path of our file.
+func rancherName(ours string) string { return path.Base(path.Dir(path.Dir(ours))) }
+
+// isRancherFile returns an error if a file of k3s or RKE2 has settings under names that are not seen here, or moves containerd.
+func isRancherFile(root *yaml.Node, name, file string) error {
+	seen := map[string]bool{}
+	for i := 0; i+1 < len(root.Content); i += 2 {
+		key := root.Content[i].Value
+		if key == "<<" {
+			return fmt.Errorf("%w: %s has a merge key (<<); write the settings themselves", ErrProfile, file)
+		}
+		if seen[key] {
+			return fmt.Errorf("%w: %s has %s twice; remove one", ErrProfile, file, term.QuoteValue(key))
+		}
+		seen[key] = true
+		if err := isOwnContainerd(name, strings.TrimSuffix(key, "+"), strictyaml.Resolve(root.Content[i+1]).Value, file); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// isOwnContainerd returns an error if a setting has k3s or RKE2 use another containerd than theirs, or look for its configuration
+// elsewhere: our hosts.toml would be where nothing reads it, and containerd would send tokens to the registry itself.
+func isOwnContainerd(name, setting, value, place string) error {
+	dir := "/var/lib/rancher/" + name
+	switch setting {
+	case "data-dir", "d":
+		if value != "" && path.Clean(value) != dir {
+			return fmt.Errorf("%w: data-dir in %s is %s, and containerd's configuration is looked for below %s; make %s a link to it or a mount of it, and leave data-dir out",
+				ErrProfile, place, term.QuoteValue(value), dir, dir)
+		}
+	case "container-runtime-endpoint", "docker":
+		if value != "" && value != "false" {
+			return fmt.Errorf("%w: %s in %s has the kubelet use another container runtime than that of %s; leave it out, or write the node's files yourself (docs/how-to/kubelet.md)",
+				ErrProfile, setting, place, name)
+		}
+	}
+	return nil
 }
 
 // rancherArgument returns the flag of a kubelet-arg, which can begin with -- itself.

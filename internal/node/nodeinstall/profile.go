@@ -150,10 +150,10 @@ func (p profile) certsDir(tree *hostfs.Tree) (string, error) {
 	case c.ConfigPath == "":
 		return "", fmt.Errorf("%w: config_path is in none of %s, or not in the section that the version of the file has, so containerd would read no hosts.toml; write config_path = %q there (docs/how-to/kubelet.md) and restart containerd",
 			ErrProfile, strings.Join(c.Files, ", "), p.certs)
-	case strings.Contains(dir, "$"): // MicroK8s writes ${SNAP_DATA}
+	case p.name == "microk8s" && dir == "${SNAP_DATA}/args/certs.d":
 		return p.certs, nil
-	case !path.IsAbs(dir):
-		return "", fmt.Errorf("%w: config_path of containerd is not an absolute path (%s); write %q", ErrProfile, term.QuoteValue(dir), p.certs)
+	case !path.IsAbs(dir) || strings.Contains(dir, "$"):
+		return "", fmt.Errorf("%w: config_path of containerd is not an absolute path, or has a variable (%s); write %q", ErrProfile, term.QuoteValue(dir), p.certs)
 	}
 	return path.Clean(dir), nil
 }

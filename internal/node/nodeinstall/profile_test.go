@@ -156,6 +156,13 @@ func TestProfileNeedsWhatItKnows(t *testing.T) {
 		"a relative config_path": {"kubeadm", func(h *host) {
 			h.put("etc/containerd/config.toml", "[plugins.cri.registry]\nconfig_path = \"certs.d\"\n")
 		}, ErrProfile, "not an absolute path"},
+		"a config_path with a variable": {"kubeadm", func(h *host) {
+			h.put("etc/containerd/config.toml", "version = 2\n[plugins.'io.containerd.grpc.v1.cri'.registry]\nconfig_path = \"/etc/${X}/certs.d\"\n")
+		}, ErrProfile, "has a variable"},
+		"another variable of snaps": {"microk8s", func(h *host) {
+			const file = "var/snap/microk8s/current/args/containerd-template.toml"
+			h.put(file, strings.ReplaceAll(h.read("/"+file), "SNAP_DATA", "SNAP_COMMON"))
+		}, ErrProfile, "has a variable"},
 		"lines of flags that go on": {"aks", func(h *host) { h.put("etc/default/kubelet", "KUBELET_FLAGS=--a \\\n --b\n") }, errForm, "a line ends with"},
 		"a comment that goes on":    {"aks", func(h *host) { h.put("etc/default/kubelet", "# flags: \\\nKUBELET_FLAGS=--a\n") }, errForm, "a comment ends with"},
 		"a comment that would":      {"aks", func(h *host) { h.put("etc/default/kubelet", "# flags: \\\n#  --b \\\n") }, errForm, "a comment ends with"},

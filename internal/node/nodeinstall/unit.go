@@ -445,23 +445,43 @@ func (c command) flagsOfRancher(file string) (v flagValues, err error) {
 	if err != nil {
 		return v, err
 	}
-	config := strings.TrimSuffix(path.Dir(file), ".d")
-	other, err := c.value(strings.ToUpper(path.Base(path.Dir(config))) + "_CONFIG_FILE")
+	config, rancher := strings.TrimSuffix(path.Dir(file), ".d"), rancherName(file)
+	other, err := c.value(strings.ToUpper(rancher) + "_CONFIG_FILE")
 	if err != nil {
 		return v, err
+	}
+	dataDir, err := c.value(strings.ToUpper(rancher) + "_DATA_DIR")
+	if err == nil {
+		err = isOwnContainerd(rancher, "data-dir", dataDir, "the environment of "+c.unit)
+	}
+	if err != nil {
+		return v, err
+	}
+	for i, word := range words {
+		if strings.HasPrefix(word, "-") {
+			words[i] = "--" + strings.TrimLeft(word, "-") // one hyphen is as good as two
+		}
 	}
 	v.take(words)
 	var arguments []string
 	for i, word := range words {
 		name, value, found := strings.Cut(word, "=")
-		if !found && i+1 < len(words) {
+		switch {
+		case name == "--docker" && !found:
+			value = "true"
+		case !found && i+1 < len(words):
 			value = words[i+1]
 		}
 		switch name {
 		case "--kubelet-arg":
 			arguments = append(arguments, rancherArgument(value))
-		case "--config", "-c":
+		case "--config", "--c":
 			other = value
+		}
+		if setting, isFlag := strings.CutPrefix(name, "--"); isFlag {
+			if err := isOwnContainerd(rancher, setting, value, "ExecStart of "+c.unit); err != nil {
+				return v, err
+			}
 		}
 	}
 	if other != "" && other != config {

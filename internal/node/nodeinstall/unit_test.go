@@ -218,6 +218,7 @@ func TestProviderFlagsOfRancher(t *testing.T) {
 	)
 	for name, files := range map[string]map[string]string{
 		"of the command":         {unit: start + "    '--image-credential-provider-config' '/opt/x/c.yaml' \\\n    '--image-credential-provider-bin-dir=/opt/x'\n"},
+		"with one hyphen":        {unit: start + "    -image-credential-provider-config=/opt/x/c.yaml -image-credential-provider-bin-dir /opt/x\n"},
 		"in a file":              {file: config},
 		"in a file of k3s only":  {"etc/rancher/k3s/config.yaml.d/50.YML": config},
 		"before those of a file": {unit: start + " --image-credential-provider-config=/none --config /etc/rancher/k3s/config.yaml\n", file: args},
@@ -231,6 +232,8 @@ func TestProviderFlagsOfRancher(t *testing.T) {
 		"beside an empty file":          {file: config, "etc/rancher/k3s/config.yaml": ""},
 		"beside others with _":          {file: args, "etc/rancher/k3s/config.yaml": "kubelet-arg: [max_pods=200]\n"},
 		"before a later kubelet-arg+":   {file: args, "etc/rancher/k3s/config.yaml.d/99-z.yaml": "kubelet-arg+: [v=2]\n"},
+		"beside the usual directory":    {file: args + "data-dir: /var/lib/rancher/k3s/\ndocker: false\ncontainer-runtime-endpoint: \"\"\n"},
+		"a command that is no flag":     {file: args, unit: start + " docker d /var/lib\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			onHost(t, "k3s", func(t *testing.T, h *host) {
@@ -251,6 +254,20 @@ func TestProviderFlagsOfRancher(t *testing.T) {
 		"another config by variable": {unit, start + "\nEnvironment=K3S_CONFIG_FILE=/etc/k3s.yaml\n", "reads "},
 		"another config at once":     {unit, start + " --config=/etc/k3s.yaml\n", "reads "},
 		"a later kubelet-arg":        {"etc/rancher/k3s/config.yaml.d/99-z.yml", "kubelet-arg: v=2\n", "write kubelet-arg+"},
+		"a flag in a later one":      {"etc/rancher/k3s/config.yaml.d/99-z.yml", "kubelet-arg+: [image-credential-provider-config=/x]\n", "move it to an earlier file"},
+		"a flag that adds":           {"etc/rancher/k3s/config.yaml", "kubelet-arg: [image-credential-provider-config+=/x]\n", "adds to other values"},
+		"a flag that removes":        {"etc/rancher/k3s/config.yaml", "kubelet-arg: [image-credential-provider-bin-dir-=/x]\n", "adds to other values"},
+		"a merge key":                {"etc/rancher/k3s/config.yaml", "a: &a {kubelet-arg: [v=2]}\n<<: *a\n", "merge key"},
+		"a setting twice":            {"etc/rancher/k3s/config.yaml", "kubelet-arg: [v=2]\nkubelet-arg: [v=3]\n", `has "kubelet-arg" twice`},
+		"another directory":          {"etc/rancher/k3s/config.yaml", "data-dir: /data/k3s\n", "make /var/lib/rancher/k3s a link"},
+		"another directory, in +":    {"etc/rancher/k3s/config.yaml.d/99-z.yaml", "d+: /data/k3s\n", "make /var/lib/rancher/k3s a link"},
+		"another directory's flag":   {unit, start + " --data-dir /data/k3s\n", "data-dir in ExecStart of k3s-agent.service"},
+		"its short flag":             {unit, start + " -d=/data/k3s\n", "data-dir in ExecStart of k3s-agent.service"},
+		"its variable":               {unit, start + "\nEnvironment=K3S_DATA_DIR=/data/k3s\n", "data-dir in the environment of k3s-agent.service"},
+		"another runtime":            {"etc/rancher/k3s/config.yaml", "container-runtime-endpoint: unix:///run/containerd/containerd.sock\n", "another container runtime"},
+		"another runtime's flag":     {unit, start + " --container-runtime-endpoint /run/c.sock\n", "another container runtime"},
+		"Docker":                     {"etc/rancher/k3s/config.yaml", "docker: true\n", "another container runtime"},
+		"Docker's flag":              {unit, start + " --docker --debug\n", "docker in ExecStart of k3s-agent.service"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
