@@ -19,7 +19,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -224,9 +223,11 @@ func (b tool) build(t testing.TB) string {
 	defer building.Unlock()
 	dir := filepath.Join(cacheDir(t), b.module+"-"+b.version(t))
 	out := filepath.Join(dir, cmp.Or(b.name, filepath.Base(b.pkg)))
-	beforeTests(t, out)
 	if _, err := os.Stat(out); err == nil {
 		return out
+	}
+	if isolate.Inside() {
+		t.Fatalf("%s is not built, and there is no network here: name it in TestMain (programs.Build)", filepath.Base(out))
 	}
 	defer lock(t, filepath.Join(dir, "building"))()
 	if _, err := os.Stat(out); err == nil {
@@ -235,20 +236,6 @@ func (b tool) build(t testing.TB) string {
 	t.Logf("building %s: minutes the first time, then it is kept in %s", b.pkg, dir)
 	goBuild(t, filepath.Join(e2eDir(t), b.module), out, b.pkg, b.ldflags, "-tags="+b.tags)
 	return out
-}
-
-// beforeTests fails a test in namespaces whose TestMain has not built a tool: there, its modules cannot be downloaded, and a machine
-// that has them would hide it.
-func beforeTests(t testing.TB, tool string) {
-	t.Helper()
-	const variable = "PULLPASS_E2E_TOOLS"
-	tools := filepath.SplitList(os.Getenv(variable))
-	switch {
-	case !isolate.Inside():
-		testenv.Must(t, os.Setenv(variable, strings.Join(append(tools, tool), string(filepath.ListSeparator))))
-	case !slices.Contains(tools, tool):
-		t.Fatalf("%s is not among the programs that TestMain builds: there is no network here", filepath.Base(tool))
-	}
 }
 
 // version identifies what the program is built from: the module's go.mod and go.sum, the compiler and the flags.

@@ -13,7 +13,7 @@ func TestMain(m *testing.M) {
 	isolate.Main(m, func(t testing.TB) {
 		programs.Build(t,
 			programs.Distribution, programs.DockerRegistry, programs.Crane, programs.Skopeo, programs.Podman, programs.Dockerd, programs.Docker, programs.Helm, programs.Oras,
-			programs.Etcd, programs.KubeAPIServer, programs.KubeControllerManager, programs.Kubelet, programs.Kubectl, programs.OldContainerd, programs.Runc, programs.Pause,
+			programs.Etcd, programs.KubeAPIServer, programs.KubeControllerManager, programs.Kubelet, programs.Kubectl, programs.Containerd, programs.OldContainerd, programs.Runc, programs.Pause,
 			programs.CredentialProvider, programs.Pullpass, programs.CredentialHelper,
 		)
 	})
