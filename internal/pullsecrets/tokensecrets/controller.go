@@ -63,6 +63,7 @@ type Controller struct {
 
 	accounts, namespaces cache.SharedIndexInformer
 	queue                workqueue.TypedRateLimitingInterface[string]
+	shares               *shares
 
 	mu    sync.Mutex
 	known map[string]state // by NAMESPACE/NAME
@@ -122,6 +123,7 @@ func (c *Controller) lead(ctx context.Context) {
 	}
 	c.queue = newQueue()
 	defer c.queue.ShutDown()
+	c.shares = newShares(c.queue.Add)
 	broadcaster := record.NewBroadcaster()
 	defer broadcaster.Shutdown()
 	broadcaster.StartRecordingToSink(controller.EventSink{Client: c.secrets.core})
@@ -238,6 +240,15 @@ func (c *Controller) work(ctx context.Context) bool {
 		c.queue.Forget(key)
 		return true
 	}
+	if !c.shares.begin(a.namespace, key) {
+		return true
+	}
+	began := time.Now()
+	defer func() {
+		if rest := c.shares.end(a.namespace, time.Since(began)); rest > 0 {
+			c.log.Warn("a namespace rests, because the API server is slow for it: fewer ServiceAccounts there would help", "namespace", a.namespace, "rest", rest)
+		}
+	}()
 	syncing, cancel := context.WithTimeout(ctx, syncTimeout)
 	defer cancel()
 	c.mu.Lock()

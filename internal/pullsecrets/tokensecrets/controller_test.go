@@ -64,9 +64,6 @@ func newRig(t *testing.T, api *kubetest.Server, identity string) *rig {
 
 // enforce lets the API server refuse what the manifest's policies refuse.
 func enforce(api *kubetest.Server) {
-	denied := func(message string) http.HandlerFunc {
-		return kubetest.Status(http.StatusUnprocessableEntity, "Invalid", `secrets "x" is forbidden: ValidatingAdmissionPolicy 'p' with binding 'p' denied request: `+message)
-	}
 	api.Fail("create secrets", func(w http.ResponseWriter, r *http.Request) {
 		if !strings.Contains(r.URL.Path, "/namespaces/team-a/") {
 			denied(optInWords)(w, r)
@@ -91,6 +88,10 @@ func enforce(api *kubetest.Server) {
 		}
 		api.Write(w, r)
 	})
+}
+
+func denied(message string) http.HandlerFunc {
+	return kubetest.Status(http.StatusUnprocessableEntity, "Invalid", `secrets "x" is forbidden: ValidatingAdmissionPolicy 'p' with binding 'p' denied request: `+message)
 }
 
 // leads runs the Controller until stop is called.
@@ -643,6 +644,7 @@ func TestManyOptOut(t *testing.T) {
 func (r *rig) steps(t *testing.T) {
 	t.Helper()
 	r.queue, r.events = newQueue(), record.NewFakeRecorder(10)
+	r.shares = newShares(r.queue.Add)
 	t.Cleanup(func() { r.queue.ShutDown(); time.Sleep(time.Minute) })
 	testkit.Must(t, r.namespaces.GetIndexer().Add(&metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: "team-a"}}))
 	testkit.Must(t, r.accounts.GetIndexer().Add(&metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "web", UID: "uid-web"}}))
