@@ -137,6 +137,20 @@ func singles(scope string) func(yield func(string) bool) {
 	}
 }
 
+// maxQuoted is from how many bytes on a text is a part of the token.
+const maxQuoted = 12
+
+// hasPartOf reports whether a message quotes a part of a token, blanks between its characters not counted.
+func hasPartOf(message, token string) bool {
+	message = strings.ReplaceAll(message, " ", "")
+	for i := range max(len(token)-maxQuoted+1, 1) {
+		if strings.Contains(message, token[i:min(i+maxQuoted, len(token))]) {
+			return true
+		}
+	}
+	return false
+}
+
 // message is Pullpass's message about a refusal, for a log. The message of another server
 // could be more than a line, or the token.
 func message(body []byte, token string) string {
@@ -147,7 +161,7 @@ func message(body []byte, token string) string {
 		return ""
 	}
 	said := answer.Errors[0].Message
-	if said == "" || len(said) > maxMessageSize || strings.Contains(said, token) ||
+	if said == "" || len(said) > maxMessageSize || hasPartOf(said, token) ||
 		strings.ContainsFunc(said, func(r rune) bool { return r < ' ' || '~' < r }) {
 		return ""
 	}

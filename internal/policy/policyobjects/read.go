@@ -78,6 +78,11 @@ func (s *Set) add(file string, root *yaml.Node) error {
 	case fields["spec"] == nil:
 		return fmt.Errorf("%s: spec: is missing: a policy file is given with policyFiles, and turned into an object with pullpass policy export", where)
 	}
+	for _, field := range slices.Sorted(maps.Keys(fields)) {
+		if !slices.Contains([]string{"apiVersion", "kind", "metadata", "spec", "status"}, field) {
+			return fmt.Errorf("%s: %s: is no field of an object, so it would have no effect: move it into spec, or remove it", where, term.QuoteName(field))
+		}
+	}
 	key := kind + " " + namespace + "/" + name
 	if first, twice := s.seen[key]; twice {
 		return fmt.Errorf("%s: %s %s is in %s, too", where, kind, term.QuoteName(name), first)

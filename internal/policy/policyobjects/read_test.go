@@ -81,13 +81,14 @@ func TestSetFaults(t *testing.T) {
 		head + "AccessPolicy\nrules: []\n": "metadata.name",
 		head + "Secret\n":                  "f.yaml: line 1: is not an object of Pullpass",
 		head + "AccessPolicy\nkind: Pod\n": "f.yaml: is not valid YAML",
-		strings.Replace(request, "pullpass.dev/v1beta1", "v1", 1):        "f.yaml: line 1: is not an object of Pullpass",
-		head + "AccessPolicy\nmetadata: {name: a}\nrules: []\n":          "spec: is missing",
-		head + "RepositoryAccess\nmetadata: {name: a}\nspec: {}\n":       "metadata.namespace: is missing",
-		objects + "---\n" + objects:                                      `AccessPolicy "team-b" is in f.yaml: line 1, too`,
-		strings.Replace(request, "shared/a", `"{namespace}/a"`, 1):       "f.yaml: RepositoryAccess team-a/web: repositories[0]: placeholders",
-		strings.Replace(objects, "actions: [pull]", "actions: [pul]", 1): "f.yaml: AccessPolicy team-b: rules[0].allow[0].actions[0]",
-		"apiVersion: v1\nkind: List\nitems: [{kind: Pod}]\n":             "is not an object of Pullpass",
+		strings.Replace(request, "pullpass.dev/v1beta1", "v1", 1):                             "f.yaml: line 1: is not an object of Pullpass",
+		head + "AccessPolicy\nmetadata: {name: a}\nrules: []\n":                               "spec: is missing",
+		head + "AccessPolicy\nmetadata: {name: a}\nspec: {rules: []}\nstatus: {}\ndeny: []\n": `f.yaml: line 1: "deny": is no field of an object`,
+		head + "RepositoryAccess\nmetadata: {name: a}\nspec: {}\n":                            "metadata.namespace: is missing",
+		objects + "---\n" + objects:                                                           `AccessPolicy "team-b" is in f.yaml: line 1, too`,
+		strings.Replace(request, "shared/a", `"{namespace}/a"`, 1):                            "f.yaml: RepositoryAccess team-a/web: repositories[0]: placeholders",
+		strings.Replace(objects, "actions: [pull]", "actions: [pul]", 1):                      "f.yaml: AccessPolicy team-b: rules[0].allow[0].actions[0]",
+		"apiVersion: v1\nkind: List\nitems: [{kind: Pod}]\n":                                  "is not an object of Pullpass",
 	} {
 		var set Set
 		if err := set.Add("f.yaml", []byte(text)); err == nil || !strings.Contains(err.Error(), want) {
