@@ -233,7 +233,7 @@ func TestProviderFlagsOfRancher(t *testing.T) {
 		"beside others with _":          {file: args, "etc/rancher/k3s/config.yaml": "kubelet-arg: [max_pods=200]\n"},
 		"before a later kubelet-arg+":   {file: args, "etc/rancher/k3s/config.yaml.d/99-z.yaml": "kubelet-arg+: [v=2]\n"},
 		"beside the usual directory":    {file: args + "data-dir: /var/lib/rancher/k3s/\ndocker: false\ncontainer-runtime-endpoint: \"\"\n"},
-		"a command that is no flag":     {file: args, unit: start + " docker d /var/lib\n"},
+		"words without hyphens":         {file: args, unit: start + " docker d /var/lib\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			onHost(t, "k3s", func(t *testing.T, h *host) {

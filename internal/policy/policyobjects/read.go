@@ -80,7 +80,7 @@ func (s *Set) add(file string, root *yaml.Node) error {
 	}
 	for _, field := range slices.Sorted(maps.Keys(fields)) {
 		if !slices.Contains([]string{"apiVersion", "kind", "metadata", "spec", "status"}, field) {
-			return fmt.Errorf("%s: %s: is no field of an object, so it would have no effect: move it into spec, or remove it", where, term.QuoteName(field))
+			return fmt.Errorf("%s: %s: is not a field of an object, so it would have no effect: move it into spec, or remove it", where, term.QuoteName(field))
 		}
 	}
 	key := kind + " " + namespace + "/" + name

@@ -83,7 +83,7 @@ func TestSetFaults(t *testing.T) {
 		head + "AccessPolicy\nkind: Pod\n": "f.yaml: is not valid YAML",
 		strings.Replace(request, "pullpass.dev/v1beta1", "v1", 1):                             "f.yaml: line 1: is not an object of Pullpass",
 		head + "AccessPolicy\nmetadata: {name: a}\nrules: []\n":                               "spec: is missing",
-		head + "AccessPolicy\nmetadata: {name: a}\nspec: {rules: []}\nstatus: {}\ndeny: []\n": `f.yaml: line 1: "deny": is no field of an object`,
+		head + "AccessPolicy\nmetadata: {name: a}\nspec: {rules: []}\nstatus: {}\ndeny: []\n": `f.yaml: line 1: "deny": is not a field of an object`,
 		head + "RepositoryAccess\nmetadata: {name: a}\nspec: {}\n":                            "metadata.namespace: is missing",
 		objects + "---\n" + objects:                                                           `AccessPolicy "team-b" is in f.yaml: line 1, too`,
 		strings.Replace(request, "shared/a", `"{namespace}/a"`, 1):                            "f.yaml: RepositoryAccess team-a/web: repositories[0]: placeholders",
