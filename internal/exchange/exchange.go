@@ -74,6 +74,7 @@ type issuedKey struct {
 	registry   *registryauth.Issuer
 	granted    string // canonical scopes, one a line: a scope holds no newline
 	keyID      string
+	issuer     string // the name of the cluster or identity, which a new configuration can change; empty for anonymous
 }
 
 // maxIssuedScopes is the maximum size of the scopes of a remembered token, in bytes. A client
@@ -131,8 +132,8 @@ func New(c Config) (*Exchanger, error) {
 	return x, nil
 }
 
-// heldByIssued returns the bytes that the cache counts for an entry. It leaves out the key id,
-// which is shared by all entries of a signing key.
+// heldByIssued returns the bytes that the cache counts for an entry. It leaves out the key id
+// and the issuer's name, which many entries share.
 func heldByIssued(key issuedKey, token registryauth.Token) int {
 	return lru.Bytes(len(key.granted)) + lru.Bytes(len(token.Value.Reveal())) + lru.Bytes(registryauth.SecretBytes) + lru.Bytes(len(token.ID))
 }
@@ -220,6 +221,11 @@ func (x *Exchanger) issue(req registryauth.Request, a *Authorization) (token reg
 		return registryauth.Token{}, false, issueError(err)
 	}
 	key := issuedKey{credential: req.Credential.Hash(), registry: registry, granted: strings.Join(a.names, "\n"), keyID: keyID}
+	if id := a.subject.Identity; id != nil {
+		if key.issuer = id.Cluster; id.External != nil {
+			key.issuer = id.External.Provider
+		}
+	}
 	if token, ok := x.issued.Get(key); ok {
 		left := token.Expiry.Sub(now)
 		if left >= signing.MinLifetime && 2*left >= token.Expiry.Sub(token.IssuedAt) {

@@ -91,6 +91,12 @@ func TestConfigurationReload(t *testing.T) {
 		t.Errorf("keys were fetched %d times, before %d times", s.Fetches, fetches)
 	}
 	p.Metric(t, `pullpass_exchanges_total{cluster="prod",grant_type="basic",reason="",result="granted",service="registry.example.com"} 8`)
+
+	p.reconfigure(t, "- name: prod", "- name: renamed")
+	testkit.Eventually(t, "the cluster has its new name", func() bool { return p.Status(t, raw) == http.StatusOK })
+	if e := p.LastEvent(t); e.Reused || e.Cluster != "renamed" {
+		t.Errorf("a token of the cluster's former name was issued: %+v", e)
+	}
 }
 
 // A cluster that comes counts when everything is known of it, and one that goes
