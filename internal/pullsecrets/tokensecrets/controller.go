@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -232,6 +233,16 @@ func (c *Controller) work(ctx context.Context) bool {
 		return false
 	}
 	defer c.queue.Done(key)
+	namespace, _, _ := strings.Cut(key, "/")
+	if !c.shares.begin(namespace, key) {
+		return true
+	}
+	began := time.Now()
+	defer func() {
+		if rest := c.shares.end(namespace, time.Since(began)); rest > 0 {
+			c.log.Warn("a namespace rests, because the API server is slow for it: fewer ServiceAccounts there would help", "namespace", namespace, "rest", rest)
+		}
+	}()
 	a, ok := c.opted(key)
 	if !ok {
 		c.mu.Lock()
@@ -240,15 +251,6 @@ func (c *Controller) work(ctx context.Context) bool {
 		c.queue.Forget(key)
 		return true
 	}
-	if !c.shares.begin(a.namespace, key) {
-		return true
-	}
-	began := time.Now()
-	defer func() {
-		if rest := c.shares.end(a.namespace, time.Since(began)); rest > 0 {
-			c.log.Warn("a namespace rests, because the API server is slow for it: fewer ServiceAccounts there would help", "namespace", a.namespace, "rest", rest)
-		}
-	}()
 	syncing, cancel := context.WithTimeout(ctx, syncTimeout)
 	defer cancel()
 	c.mu.Lock()

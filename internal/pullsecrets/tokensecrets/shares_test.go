@@ -1,6 +1,7 @@
 package tokensecrets
 
 import (
+	"fmt"
 	"net/http"
 	"slices"
 	"sync/atomic"
@@ -49,6 +50,39 @@ func TestSlowNamespace(t *testing.T) {
 		synctest.Wait()
 		if got := all.Load(); got != 2*namespaceWorkers {
 			t.Errorf("%d requests after the rest", got)
+		}
+	})
+}
+
+// A ServiceAccount that is gone when its turn comes leaves the turn to the next one.
+func TestTurnsOfServiceAccountsThatAreGone(t *testing.T) {
+	in(t, func(t *testing.T, r *rig) {
+		going := make(chan struct{})
+		r.api.Fail("create secrets", func(w http.ResponseWriter, request *http.Request) {
+			if request.URL.Path == "/api/v1/namespaces/pullpass/secrets" {
+				denied(optInWords)(w, request)
+				return
+			}
+			select {
+			case <-going:
+				r.api.Write(w, request)
+			case <-request.Context().Done():
+			}
+		})
+		var names []string
+		for i := range 3 * workers {
+			names = append(names, fmt.Sprint("sa-", i))
+			r.api.Put("serviceaccounts", object("team-a", names[i], "uid-"+names[i], Enabled))
+		}
+		defer r.leads(t)()
+		for _, name := range names[:len(names)-1] {
+			r.api.Remove("serviceaccounts", "team-a", name)
+		}
+		close(going)
+		time.Sleep(2 * restFactor * syncTimeout)
+		synctest.Wait()
+		if r.api.Object("secrets", "team-a", NamePrefix+names[len(names)-1]) == nil {
+			t.Error("the last ServiceAccount waits for ever")
 		}
 	})
 }
