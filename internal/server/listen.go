@@ -117,7 +117,9 @@ func newHTTPServer(handler http.Handler, tlsConfig *tls.Config, logger *slog.Log
 		WriteTimeout:      writeTimeout,
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeaderBytes,
-		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: maxStreams, MaxReceiveBufferPerConnection: windowBytes, MaxReceiveBufferPerStream: windowBytes},
+		// OPTIONS * would be answered without our handlers, which count memory and limit time.
+		DisableGeneralOptionsHandler: true,
+		HTTP2:                        &http.HTTP2Config{MaxConcurrentStreams: maxStreams, MaxReceiveBufferPerConnection: windowBytes, MaxReceiveBufferPerStream: windowBytes},
 		// Handshake failures of scanners and of clients without our CA are useful only for
 		// debugging.
 		ErrorLog: slog.NewLogLogger(logger.Handler(), slog.LevelDebug),

@@ -258,7 +258,7 @@ func TestServeWithAnIssuerDown(t *testing.T) {
 func TestServerHasEveryLimit(t *testing.T) {
 	t.Parallel()
 	s := newHTTPServer(http.NotFoundHandler(), nil, slog.New(slog.DiscardHandler))
-	if s.ReadHeaderTimeout <= 0 || s.ReadTimeout <= 0 || s.WriteTimeout <= 0 || s.IdleTimeout <= 0 || s.MaxHeaderBytes <= 0 {
+	if !s.DisableGeneralOptionsHandler || s.ReadHeaderTimeout <= 0 || s.ReadTimeout <= 0 || s.WriteTimeout <= 0 || s.IdleTimeout <= 0 || s.MaxHeaderBytes <= 0 {
 		t.Errorf("a limit is missing: %+v", s)
 	}
 }

@@ -61,12 +61,15 @@ func (q *Queue) Enter(r *http.Request) bool {
 	return false
 }
 
+// fieldBytes is what net/http keeps for a header field besides its text: the name in the map, and a slice with the value.
+const fieldBytes = 128
+
 // HeadBytes returns roughly how much memory the head of a request holds.
 func HeadBytes(r *http.Request) int64 {
 	size := int64(len(r.RequestURI))
 	for name, values := range r.Header {
 		for _, value := range values {
-			size += int64(len(name) + len(value))
+			size += fieldBytes + int64(len(name)+len(value))
 		}
 	}
 	return size

@@ -2,6 +2,7 @@ package load
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -118,5 +119,17 @@ func TestQueueCountsBytesOfAll(t *testing.T) {
 	large.ContentLength = registryauth.MaxBodyBytes
 	if q.Enter(large) || q.excess.Load() != 0 || q.Counts().Waiting != 0 {
 		t.Errorf("excess %d, load %+v, but no request waits", q.excess.Load(), q.Counts())
+	}
+}
+
+// A field without a text costs memory too.
+func TestHeadBytes(t *testing.T) {
+	t.Parallel()
+	r := httptest.NewRequest(http.MethodGet, "/", nil)
+	for i := range 1000 {
+		r.Header[fmt.Sprint(i)] = []string{"", ""}
+	}
+	if got := HeadBytes(r); got < 2000*fieldBytes {
+		t.Errorf("%d bytes", got)
 	}
 }
