@@ -94,6 +94,7 @@ type newParts struct{ before, next parts }
 
 func (c newParts) parts(now parts) (parts, error) {
 	next := c.next
+	// A policy or a certificate may have been reloaded since, and was read by the settings before.
 	var err error
 	if next.policy == c.before.policy {
 		next.policy, next.pending = now.policy, now.pending
@@ -105,6 +106,10 @@ func (c newParts) parts(now parts) (parts, error) {
 	}
 	if next.tls == c.before.tls {
 		next.tls = now.tls
+	} else if next.tls != nil {
+		if next.tls, err = openTLS(next.cfg, time.Now()); err != nil {
+			return parts{}, err
+		}
 	}
 	next.upstreams = maps.Clone(next.upstreams)
 	for name, u := range next.upstreams {

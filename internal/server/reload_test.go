@@ -268,6 +268,25 @@ func TestAPolicyChangesWhileAConfigurationGetsReady(t *testing.T) {
 	}
 }
 
+// So does a certificate, also if the configuration changes how it is used.
+func TestACertificateChangesWhileAConfigurationGetsReady(t *testing.T) {
+	t.Parallel()
+	api := kubetest.NewAPIServer(t)
+	p := newTestService(t, "  kubernetes: {manifestFiles: [serviceaccounts.yaml]}\n", map[string]string{"kubeconfig": api.Kubeconfig()})
+	p.service.settleTimeout = time.Minute
+	p.reconcile(t)
+	p.Configure(t, "registries:", proxytest.SecondCluster+"  kubernetes: {kubeconfigFile: kubeconfig}\nregistries:")
+	p.Configure(t, "keyFile: tls.key", "keyFile: tls.key, postQuantum: true")
+	ended := listing(t, api, p.service.reloadConfig)
+	proxytest.WriteServingCertificate(t, p.Dir, 4711)
+	testkit.Must(t, p.service.reloadTLS())
+	api.FailLists(nil)
+	testkit.Must(t, <-ended)
+	if got := p.service.current.Load().tls.config.Certificates[0].Leaf.SerialNumber.Int64(); got != 4711 {
+		t.Errorf("certificate %d", got)
+	}
+}
+
 // A configuration that comes while a policy waits for annotations brings the policy that is there then.
 func TestAConfigurationChangesWhileAPolicyGetsReady(t *testing.T) {
 	t.Parallel()
