@@ -150,6 +150,9 @@ func rancherFlags(tree *hostfs.Tree, ours string, ofCommand flagValues) (v flagV
 			}
 			for _, argument := range append(slices.Clone(n.Content), n) {
 				value := strictyaml.Resolve(argument).Value // a list has none
+				if err := isRancherRuntime(rancherName(ours), value, tree.Path(file)); err != nil {
+					return v, err
+				}
 				switch name, _, _ := strings.Cut(value, "="); {
 				case !hasProviderFlag(name):
 				case file > ours:
@@ -183,8 +186,11 @@ func isRancherFile(root *yaml.Node, name, file string) error {
 			return fmt.Errorf("%w: %s has %s twice; remove one", ErrProfile, file, term.QuoteValue(key))
 		}
 		seen[key] = true
-		if err := isOwnContainerd(name, strings.TrimSuffix(key, "+"), strictyaml.Resolve(root.Content[i+1]).Value, file); err != nil {
-			return err
+		value := strictyaml.Resolve(root.Content[i+1])
+		for _, one := range append(slices.Clone(value.Content), value) { // an item of a list counts as the setting
+			if err := isOwnContainerd(name, strings.TrimSuffix(key, "+"), strictyaml.Resolve(one).Value, file); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
@@ -207,6 +213,15 @@ func isOwnContainerd(name, setting, value, place string) error {
 		}
 	}
 	return nil
+}
+
+// isRancherRuntime does the same with an argument of the kubelet.
+func isRancherRuntime(name, argument, place string) error {
+	flag, value, _ := strings.Cut(strings.TrimPrefix(argument, "--"), "=")
+	if flag = strings.ReplaceAll(flag, "_", "-"); flag != "container-runtime-endpoint" {
+		return nil
+	}
+	return isOwnContainerd(name, flag, value, place)
 }
 
 // rancherArgument returns the flag of a kubelet-arg, which can begin with -- itself.

@@ -268,8 +268,8 @@ func glob(tree *hostfs.Tree, pattern string, matches func(part, base string) boo
 const errSpecifier = "\x00"
 
 // value returns the value of a variable. Files replace Environment=, and later files replace earlier
-// ones (systemd.exec(5)).
-func (c command) value(name string) (string, error) {
+// ones (systemd.exec(5)). A setting must not be hidden by a file that cannot be read.
+func (c command) value(name string, isSetting bool) (string, error) {
 	for _, file := range slices.Backward(c.files) {
 		content, err := readIfThere(c.tree, file)
 		if err != nil {
@@ -279,8 +279,8 @@ func (c command) value(name string) (string, error) {
 		if found {
 			return string(content[a.start:a.end]), nil
 		}
-		// Most files that cannot be read have nothing to do with providers.
-		if err != nil && hasProviderFlag(string(content)) {
+		// Most files that cannot be read have nothing to do with what is asked for.
+		if err != nil && (hasProviderFlag(string(content)) || isSetting && strings.Contains(string(content), name)) {
 			return "", fmt.Errorf("%s: %w", c.tree.Path(file), err)
 		}
 	}
@@ -298,7 +298,7 @@ func (c command) words(variable string) (before, behind []string, err error) {
 				isBehind = true
 				continue
 			}
-			value, err := c.value(name)
+			value, err := c.value(name, false)
 			if err != nil {
 				return nil, nil, err
 			}
@@ -365,7 +365,7 @@ func (c command) isPlain(variable string) error {
 		case strings.Contains(word, " "):
 			text = os.Expand(strings.ReplaceAll(word, "$$", "$"), func(name string) (value string) {
 				if err == nil && name != variable {
-					value, err = c.value(name)
+					value, err = c.value(name, false)
 				}
 				return value
 			})
@@ -446,11 +446,11 @@ func (c command) flagsOfRancher(file string) (v flagValues, err error) {
 		return v, err
 	}
 	config, rancher := strings.TrimSuffix(path.Dir(file), ".d"), rancherName(file)
-	other, err := c.value(strings.ToUpper(rancher) + "_CONFIG_FILE")
+	other, err := c.value(strings.ToUpper(rancher)+"_CONFIG_FILE", true)
 	if err != nil {
 		return v, err
 	}
-	dataDir, err := c.value(strings.ToUpper(rancher) + "_DATA_DIR")
+	dataDir, err := c.value(strings.ToUpper(rancher)+"_DATA_DIR", true)
 	if err == nil {
 		err = isOwnContainerd(rancher, "data-dir", dataDir, "the environment of "+c.unit)
 	}
@@ -475,6 +475,9 @@ func (c command) flagsOfRancher(file string) (v flagValues, err error) {
 		switch name {
 		case "--kubelet-arg":
 			arguments = append(arguments, rancherArgument(value))
+			if err := isRancherRuntime(rancher, value, "ExecStart of "+c.unit); err != nil {
+				return v, err
+			}
 		case "--config", "--c":
 			other = value
 		}

@@ -267,6 +267,9 @@ func TestProviderFlagsOfRancher(t *testing.T) {
 		"another runtime":            {"etc/rancher/k3s/config.yaml", "container-runtime-endpoint: unix:///run/containerd/containerd.sock\n", "another container runtime"},
 		"another runtime's flag":     {unit, start + " --container-runtime-endpoint /run/c.sock\n", "another container runtime"},
 		"Docker":                     {"etc/rancher/k3s/config.yaml", "docker: true\n", "another container runtime"},
+		"a directory in a list":      {"etc/rancher/k3s/config.yaml", "data-dir: [/data/k3s]\n", "make /var/lib/rancher/k3s a link"},
+		"a runtime for the kubelet":  {"etc/rancher/k3s/config.yaml", "kubelet-arg: [container-runtime-endpoint=unix:///run/c.sock]\n", "another container runtime"},
+		"its flag for the kubelet":   {unit, start + " --kubelet-arg=--container_runtime_endpoint=/run/c.sock\n", "another container runtime"},
 		"Docker's flag":              {unit, start + " --docker --debug\n", "docker in ExecStart of k3s-agent.service"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -289,11 +292,13 @@ func TestFlagsOfRancherThatCannotBeRead(t *testing.T) {
 	}{
 		"no YAML":               {"etc/rancher/k3s/config.yaml", "{", nil, "is not YAML"},
 		"no mapping":            {"etc/rancher/k3s/config.yaml", "[x]", nil, "is not a YAML mapping"},
+		"a setting behind one":  {"etc/systemd/system/k3s-agent.service", "[Service]\nEnvironmentFile=/etc/data.env\nExecStart=/usr/local/bin/k3s agent\n", errForm, "data.env"},
 		"the place of a file":   {"etc/systemd/system/k3s-agent.service", start + "ExecStart=/usr/local/bin/k3s agent\n", errForm, "odd.env"},
 		"a word of the command": {"etc/systemd/system/k3s-agent.service", start + "EnvironmentFile=/etc/place.env\nExecStart=/usr/local/bin/k3s agent $ODD\n", errForm, "odd.env"},
 	} {
 		h := newHost(t, "k3s")
 		h.put("etc/odd.env", "ODD=\"--image_credential_provider_config='/c.yaml' \\\n--v=2\"\n")
+		h.put("etc/data.env", "NO_PROXY=a,\\\nb\nK3S_DATA_DIR=/data/k3s\n")
 		h.put("etc/place.env", "K3S_CONFIG_FILE=/etc/rancher/k3s/config.yaml\n")
 		h.put(test.file, test.content)
 		before := h.writes()
