@@ -117,7 +117,7 @@ func TestShares(t *testing.T) {
 		}
 		time.Sleep(restFactor*slowSync - 1)
 		expect("it rests", "a/3")
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		expect("it has rested", "a/3", "a/4")
 		s.end("a", 0)
 		if len(s.working) != 0 || len(s.waiting) != 0 {
