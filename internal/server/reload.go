@@ -255,12 +255,12 @@ func (s *Server) reconcile() {
 			r.ended <- err
 			return
 		}
-		next, err := r.change.parts(now.parts)
-		if err != nil {
-			r.ended <- err
-			return
-		}
 		if r.exclusive {
+			next, err := r.change.parts(now.parts)
+			if err != nil {
+				r.ended <- err
+				return
+			}
 			exclusive = r
 			s.work(now.parts, next)
 		}
