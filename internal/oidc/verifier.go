@@ -125,9 +125,9 @@ func (v *Verifier) Fetch(ctx context.Context) {
 	v.fetch(ctx, func(*keyring) bool { return true })
 }
 
-// FetchFirst is Fetch for the issuers whose keys were never fetched.
+// FetchFirst is Fetch for the issuers whose first fetch has not ended.
 func (v *Verifier) FetchFirst(ctx context.Context) {
-	v.fetch(ctx, func(r *keyring) bool { return r.status().Fetches == 0 })
+	v.fetch(ctx, func(r *keyring) bool { s := r.status(); return s.FetchedAt.IsZero() && s.Failures == 0 })
 }
 
 func (v *Verifier) fetch(ctx context.Context, wanted func(*keyring) bool) {

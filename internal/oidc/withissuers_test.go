@@ -1,9 +1,12 @@
 package oidc
 
 import (
+	"context"
+	"log/slog"
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/pullpass/pullpass/internal/refusal"
@@ -101,4 +104,21 @@ func TestFetch(t *testing.T) {
 	if s := next.Status(); s[0].Fetches != 2 || s[1].Fetches != 2 {
 		t.Errorf("Fetch: %+v", s)
 	}
+}
+
+// The background work may have begun the first fetch: FetchFirst waits for that one.
+func TestFetchFirstWaitsForARunningFetch(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
+		r := &keyring{now: time.Now, log: slog.New(slog.DiscardHandler), fetch: func(context.Context) (map[string]*key, error) {
+			time.Sleep(time.Second)
+			return nil, nil
+		}}
+		v := &Verifier{issuers: []*issuer{{keys: r}}}
+		go func() { _ = r.refresh(t.Context()) }()
+		synctest.Wait()
+		v.FetchFirst(t.Context())
+		if s := r.status(); s.FetchedAt.IsZero() || s.Fetches != 1 {
+			t.Errorf("%+v", s)
+		}
+	})
 }
