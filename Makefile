@@ -32,6 +32,7 @@ demo: ## the whole flow on this machine, nothing to install
 # The rules and the image are computed by one goroutine, where the race detector costs four times the time and finds nothing.
 test: ## unit tests with the race detector, and the project's own rules
 	@./.ci/install test
+	@CGO_ENABLED=0 $(GO) build -trimpath ./cmd/proxy ./cmd/docker-credential-pullpass # tests build them, within their time limit
 	$(GO) test . ./deploy/image
 	$(GO) test -race $$($(GO) list ./... | grep -v -x -e "$$($(GO) list .)" -e '.*/deploy/image')
 	cd loadtest && $(GO) test -race ./...
