@@ -28,6 +28,9 @@ const (
 	streamBytes = 192 << 10
 	// usualRequestBytes is the part of that for a request.
 	usualRequestBytes = 8 << 10
+	// headWeight is the memory for each byte of an arriving head: net/http keeps 80 to 100 bytes for a
+	// header field, which can be as short as "ab:" and a newline.
+	headWeight = 20
 	// restTimeout is how long the rest of a body may take after the response: net/http reads it to
 	// reuse the connection.
 	restTimeout = 250 * time.Millisecond
@@ -47,7 +50,8 @@ type connections struct {
 	most       int
 	perAddress int
 	maxExcess  int64
-	excess     atomic.Int64 // bytes of arriving heads and open requests, beyond the usual size; written under mu
+	excess     atomic.Int64 // memory of arriving heads and open requests, beyond the usual size; written under mu
+	encrypted  bool         // each connection begins with a handshake
 	refused    atomic.Uint64
 	isTrusted  func(netip.Addr) bool // proxies, which have many clients
 	changed    chan struct{}         // holds one value: there may be a place now
@@ -160,7 +164,7 @@ func (b *boundedListener) Close() error {
 }
 
 func (l *connections) newConn(inner net.Conn) *boundedConn {
-	c := &boundedConn{Conn: inner, connections: l}
+	c := &boundedConn{Conn: inner, connections: l, handshake: l.encrypted}
 	if tcp, ok := inner.RemoteAddr().(*net.TCPAddr); ok {
 		c.remote = tcp.AddrPort().Addr()
 	}
@@ -348,9 +352,10 @@ type boundedConn struct {
 	unread   int          // of those, the ones whose bodies are still arriving
 	excess   int64        // as in connections
 
-	mu   sync.Mutex
-	open bool  // a request is open, whose handler counts it
-	head int64 // bytes that arrived while none was open
+	mu        sync.Mutex
+	handshake bool  // it goes on
+	open      bool  // a request is open, whose handler counts it
+	head      int64 // memory of what arrived while none was open
 
 	deadlines   sync.Mutex
 	ends        time.Time // latest deadline; zero: no bound
@@ -400,6 +405,9 @@ func (c *boundedConn) bounded(t time.Time) time.Time {
 }
 
 func (c *boundedConn) SetReadDeadline(t time.Time) error {
+	if t.IsZero() { // net/http, after the handshake
+		c.endHandshake()
+	}
 	c.deadlines.Lock()
 	defer c.deadlines.Unlock()
 	c.read = t
@@ -417,7 +425,7 @@ func (c *boundedConn) SetDeadline(t time.Time) error {
 	return errors.Join(c.SetReadDeadline(t), c.SetWriteDeadline(t))
 }
 
-// Read counts the head of a request while it arrives.
+// Read counts the handshake and the head of a request while they arrive.
 func (c *boundedConn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	c.mu.Lock()
@@ -425,12 +433,26 @@ func (c *boundedConn) Read(p []byte) (int, error) {
 	if c.open {
 		return n, err
 	}
+	memory := int64(n)
+	if !c.handshake {
+		memory *= headWeight
+	}
 	before := max(c.head-usualRequestBytes, 0)
-	if !c.connections.take(c, max(c.head+int64(n)-usualRequestBytes, 0)-before) {
+	if !c.connections.take(c, max(c.head+memory-usualRequestBytes, 0)-before) {
+		_ = c.Conn.Close() // textproto ignores the error of its first read
 		return 0, &net.OpError{Op: "read", Net: "tcp", Addr: c.RemoteAddr(), Err: errTooMuchAtOnce}
 	}
-	c.head += int64(n)
+	c.head += memory
 	return n, err
+}
+
+func (c *boundedConn) endHandshake() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.handshake {
+		c.handshake = false
+		c.reset()
+	}
 }
 
 // Close may be called several times.
@@ -455,12 +477,18 @@ func (c *boundedConn) CloseWrite() error {
 func (c *boundedConn) arrived(open bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.reset()
+	c.open = open
+}
+
+func (c *boundedConn) reset() {
 	c.connections.give(c, max(c.head-usualRequestBytes, 0))
-	c.head, c.open = 0, open
+	c.head = 0
 }
 
 // attach makes a server report the requests on its connections.
 func (l *connections) attach(server *http.Server) {
+	l.encrypted = server.TLSConfig != nil
 	server.ConnState = func(conn net.Conn, state http.ConnState) {
 		if c := boundedOf(conn); c != nil && (state == http.StateActive || state == http.StateIdle) {
 			c.arrived(state == http.StateActive)
