@@ -118,7 +118,7 @@ type TLSFiles struct {
 	// clusters that name none of their own.
 	ClientCAFile string `json:"clientCAFile"`
 	PostQuantum  bool   `json:"postQuantum"` // key exchange X25519MLKEM768, for clients that have it
-	HTTP2        bool   `json:"http2"`       // for clients that do not speak HTTP/1.1
+	HTTP2        bool   `json:"http2"`       // no effect: only HTTP/1.1 is spoken
 }
 
 // Admin is the listener for health and metrics.

@@ -227,6 +227,9 @@ func (c *Config) warnings() []string {
 	if len(c.Admin.ConsoleHosts) > 0 && !isLoopback(c.Admin.Address) {
 		warn("admin.consoleHosts", "exposes the console to anyone who can reach the admin listener and sends such a name; put an authenticating proxy in front of it")
 	}
+	if c.Server.TLS.HTTP2 {
+		warn("server.tls.http2", "has no effect, because only HTTP/1.1 is spoken; remove it")
+	}
 	c.proofWarnings(warn)
 	c.providerWarnings(warn)
 	c.pullSecretWarnings(warn)

@@ -345,11 +345,10 @@ type boundedConn struct {
 	network  netip.Prefix // key of from
 	since    time.Time    // start of the time without a whole request
 	active   bool         // a request's head has arrived, and its response is not sent
-	running  int          // handlers of its requests
-	closable time.Time    // all of them have returned: when others get its place; zero: not yet
+	running  bool         // its request's handler
+	closable time.Time    // it has returned: when others get its place; zero: not yet
 	idle     bool         // its requests were answered
-	requests int          // whose handlers need their body
-	unread   int          // of those, the ones whose bodies are still arriving
+	unread   bool         // the handler needs the body, which is still arriving
 	excess   int64        // as in connections
 
 	mu        sync.Mutex
@@ -364,7 +363,7 @@ type boundedConn struct {
 
 // isArriving reports whether there is no whole request on the connection.
 func (c *boundedConn) isArriving() bool {
-	return !c.active || c.running == 0 && c.closable.IsZero() || c.unread > 0 && c.unread == c.requests
+	return !c.active || !c.running && c.closable.IsZero() || c.unread
 }
 
 // note changes the state of the connection's requests.
@@ -520,16 +519,13 @@ func wholeRequests(next http.Handler) http.Handler {
 			next.ServeHTTP(w, r)
 			return
 		}
-		arriving := 0
-		if r.ContentLength != 0 { // in HTTP/2, a request without a body has an empty one
-			arriving = 1
-			body := &arrivingBody{r.Body, sync.OnceFunc(func() { c.note(func() { c.unread-- }) })}
+		if r.ContentLength != 0 {
+			body := &arrivingBody{r.Body, sync.OnceFunc(func() { c.note(func() { c.unread = false }) })}
 			defer body.arrived()
 			r = r.WithContext(r.Context()) // net/http looks at its own Body
 			r.Body = body
+			c.note(func() { c.unread = true })
 		}
-		c.note(func() { c.requests, c.unread = c.requests+1, c.unread+arriving })
-		defer c.note(func() { c.requests-- })
 		next.ServeHTTP(w, r)
 	})
 }
@@ -552,13 +548,10 @@ func (b *arrivingBody) Read(p []byte) (int, error) {
 // says whether the whole body was read: net/http waits for the rest of it, and only then closes the
 // connection.
 func (c *boundedConn) begin() (end func(read bool)) {
-	c.note(func() { c.running, c.idle, c.closable = c.running+1, false, time.Time{} })
+	c.note(func() { c.running, c.idle, c.closable = true, false, time.Time{} })
 	return func(read bool) {
 		c.note(func() {
-			if c.running--; c.running > 0 {
-				return
-			}
-			c.idle, c.closable = true, time.Now().Add(turnTime)
+			c.running, c.idle, c.closable = false, true, time.Now().Add(turnTime)
 			if !read {
 				c.closable = time.Now()
 				c.connections.mayEnter()
@@ -580,7 +573,7 @@ func (l *connections) handler(next http.Handler) http.Handler {
 			w.Header().Set("Connection", "close")
 		}
 		var read atomic.Bool
-		if r.ProtoMajor > 1 || r.Body == http.NoBody {
+		if r.Body == http.NoBody {
 			read.Store(true)
 		} else {
 			r = r.WithContext(r.Context()) // net/http looks at its own Body
@@ -593,9 +586,6 @@ func (l *connections) handler(next http.Handler) http.Handler {
 			bytes += load.BodyBytes(r)
 		}
 		bytes = max(bytes-usualRequestBytes, 0)
-		if r.ProtoMajor > 1 { // the connection has other requests
-			bytes += 2 * usualRequestBytes
-		}
 		if !l.take(c, bytes) {
 			_ = http.NewResponseController(w).SetReadDeadline(time.Now())
 			w.Header().Set("Connection", "close")

@@ -2,9 +2,7 @@ package server
 
 import (
 	"bufio"
-	"bytes"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -15,7 +13,6 @@ import (
 	"net/netip"
 	"os"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -35,9 +32,6 @@ func startBounded(t *testing.T, drain time.Duration, handler http.HandlerFunc) b
 	c := newConnections(8*connectionBytes, connectionBytes, func(a netip.Addr) bool { return a == netip.MustParseAddr("127.0.0.9") })
 	listener := testkit.Value(net.Listen("tcp", "127.0.0.1:0"))(t)
 	server := newHTTPServer(c.handler(wholeRequests(handler)), nil, slog.New(slog.DiscardHandler))
-	server.Protocols = &http.Protocols{}
-	server.Protocols.SetHTTP1(true)
-	server.Protocols.SetUnencryptedHTTP2(true)
 	c.attach(server)
 	server.ReadTimeout, server.ReadHeaderTimeout = 0, 0 // so that nothing else ends a connection
 	ended := make(chan error, 1)
@@ -177,84 +171,6 @@ func TestIdleConnectionsGiveTheirPlaces(t *testing.T) {
 		t.Errorf("the idle one is answered %d", s)
 	}
 	close(release)
-}
-
-// A body that arrives slowly on a connection of HTTP/2 does not end the other requests on it.
-func TestUnfinishedRequestsOverHTTP2(t *testing.T) {
-	t.Parallel()
-	release := make(chan bool)
-	b := startBounded(t, time.Minute, func(_ http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == "/slow" {
-			<-release
-		}
-		_, _ = io.ReadAll(r.Body)
-	})
-	two := &http.Transport{Protocols: &http.Protocols{}}
-	two.Protocols.SetUnencryptedHTTP2(true)
-	t.Cleanup(two.CloseIdleConnections)
-	body, sender := io.Pipe()
-	var asked sync.WaitGroup
-	ask := func(path string, body io.Reader) {
-		asked.Go(func() {
-			request, err := http.NewRequest(http.MethodPost, "http://"+b.address+path, body)
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			response, err := two.RoundTrip(request)
-			if err != nil || response.ProtoMajor != 2 || response.StatusCode != http.StatusOK {
-				t.Errorf("%+v %v", response, err)
-				return
-			}
-			response.Body.Close()
-		})
-	}
-	ask("/", body)
-	testkit.Eventually(t, "the body arrives", func() bool { return b.open() == 1 && b.requests() == 0 })
-	ask("/slow", http.NoBody)
-	testkit.Eventually(t, "there is a whole request, too", func() bool { return b.open() == 1 && b.requests() == 1 })
-	close(release)
-	testkit.Eventually(t, "only the body arrives", func() bool { return b.requests() == 0 })
-	sender.Close()
-	asked.Wait()
-}
-
-// A client of HTTP/2 that takes no responses, and sends bodies that are not read, makes the server
-// hold a few of them.
-func TestHeldOverHTTP2(t *testing.T) {
-	t.Parallel()
-	b := startBounded(t, time.Minute, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "x") })
-	const reset, settings, windowUpdate = 3, 4, 8
-	frame := func(kind, flags byte, stream uint32, payload string) string {
-		return string(binary.BigEndian.AppendUint32([]byte{0, 0, byte(len(payload)), kind, flags}, stream)) + payload
-	}
-	const requests = 100
-	sent := "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(settings, 0, 0, "\x00\x04\x00\x00\x00\x00") // the window of a response: 0 bytes
-	for i := range uint32(requests) {
-		sent += frame(1, 5, 2*i+1, "\x82\x86\x84\x41\x01x") // GET http://x/
-	}
-	c := b.from(t, "127.0.0.1", sent)
-	testkit.Must(t, c.SetReadDeadline(time.Now().Add(10*time.Second)))
-	window := 65_535 // of a connection's bodies (RFC 9113, section 6.9.2)
-	for refused := 0; refused < requests-maxStreams; {
-		header := make([]byte, 9)
-		_, err := io.ReadFull(c, header)
-		testkit.Must(t, err)
-		payload := make([]byte, binary.BigEndian.Uint32(header)>>8)
-		_, err = io.ReadFull(c, payload)
-		testkit.Must(t, err)
-		switch stream := binary.BigEndian.Uint32(header[5:]); {
-		case header[3] == reset:
-			refused++
-		case header[3] == windowUpdate && stream == 0:
-			window += int(binary.BigEndian.Uint32(payload))
-		case header[3] == settings && header[4] == 0 && !bytes.Contains(payload, []byte{0, 4, 0, 1, 0, 0}): // SETTINGS_INITIAL_WINDOW_SIZE: 64 KiB
-			t.Errorf("the settings are % x", payload)
-		}
-	}
-	if window > windowBytes {
-		t.Errorf("a connection may send %d bytes of bodies in advance", window)
-	}
 }
 
 // A client of the admin listener has few connections, whatever it opens, and others are answered.
@@ -568,39 +484,6 @@ func TestHandshakesHaveTheirTurn(t *testing.T) {
 	})
 }
 
-// One of several requests on a connection of HTTP/2 is answered.
-func TestAnsweredRequestsOverHTTP2(t *testing.T) {
-	testkit.Bubble(t, func(t *testing.T) {
-		u, release := newUnserved(2), make(chan bool)
-		c, _ := u.entered(t, "10.0.0.1")
-		u.entered(t, "10.0.0.2")
-		request := httptest.NewRequest(http.MethodPost, "/", strings.NewReader("body"))
-		slow := httptest.NewRequest(http.MethodGet, "/", http.NoBody)
-		request.ProtoMajor, slow.ProtoMajor, slow.ContentLength = 2, 2, 0
-		go u.serve(c, slow, func(http.ResponseWriter, *http.Request) { <-release })
-		synctest.Wait()
-		u.serve(c, request, func(http.ResponseWriter, *http.Request) {})
-		yields := func() bool {
-			next, _ := u.dial("10.0.0.3")
-			_, toClose := u.enter(next)
-			return toClose == c
-		}
-		time.Sleep(2 * turnTime)
-		if yields() {
-			t.Error("with a request, it gives its place")
-		}
-		close(release)
-		synctest.Wait()
-		if yields() {
-			t.Error("with a response that is sent, it gives its place")
-		}
-		time.Sleep(turnTime)
-		if !yields() {
-			t.Error("without a request, it keeps its place")
-		}
-	})
-}
-
 // Requests whose bodies do not come do not use up the bytes of others' large requests.
 func TestIncompleteLargeRequestsGiveTheirBytes(t *testing.T) {
 	t.Parallel()
@@ -691,7 +574,7 @@ func TestLargeRequestsAreShared(t *testing.T) {
 }
 
 // Also with TLS, a head counts until the response to its request, and as what net/http keeps of it.
-// The bytes of a handshake count once, until it ends. All requests of an HTTP/2 connection count.
+// The bytes of a handshake count once, until it ends.
 func TestConnectionsCountBytesOverTLS(t *testing.T) {
 	t.Parallel()
 	p := startService(t, "")
@@ -714,28 +597,6 @@ func TestConnectionsCountBytesOverTLS(t *testing.T) {
 	excess("a handshake arrives", 5_000, 10_000)
 	raw.Close()
 	excess("it has failed", 0, 0)
-
-	p.Configure(t, "certFile: tls.crt", "http2: true, certFile: tls.crt")
-	testkit.Eventually(t, "HTTP/2 is spoken", func() bool { return p.service.current.Load().cfg.Server.TLS.HTTP2 })
-	two := &http.Transport{TLSClientConfig: p.Client.Transport.(*http.Transport).TLSClientConfig.Clone(), ForceAttemptHTTP2: true}
-	t.Cleanup(two.CloseIdleConnections)
-	body, sender := io.Pipe()
-	request := testkit.Value(http.NewRequest(http.MethodPost, "https://"+p.Address+"/token", body))(t)
-	request.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-	request.ContentLength = 10
-	answered := make(chan error, 1)
-	go func() {
-		response, err := two.RoundTrip(request)
-		if err == nil {
-			response.Body.Close()
-		}
-		answered <- err
-	}()
-	excess("a small request is open", 2*usualRequestBytes, 2*usualRequestBytes)
-	testkit.Value(io.WriteString(sender, "0123456789"))(t)
-	sender.Close()
-	testkit.Must(t, <-answered)
-	excess("it was answered", 0, 0)
 }
 
 // Nothing here reads a body, and none is waited for.

@@ -29,12 +29,6 @@ const (
 	drainTimeout      = 15 * time.Second // longer than a request takes to arrive
 	shutdownTimeout   = 20 * time.Second
 
-	// A client of HTTP/2 can take no responses, and send bodies that are not read. net/http then keeps
-	// them after the handler has returned, when nothing counts them. By default, that is 250 goroutines
-	// and a MiB for each connection; with these, 150 KiB.
-	maxStreams  = 4
-	windowBytes = 64 << 10
-
 	adminConnections = 64 // of probes, scrapers and browsers
 
 	maxInFlight = 1024 // further requests wait
@@ -109,8 +103,12 @@ func serveAdmin(ctx context.Context, handler http.Handler, listener net.Listener
 // newHTTPServer returns a server with every limit set. A nil tlsConfig serves
 // plain HTTP.
 func newHTTPServer(handler http.Handler, tlsConfig *tls.Config, logger *slog.Logger) *http.Server {
+	// Not HTTP/2: a client needs few packets to make net/http hold 300 KiB for a connection.
+	protocols := &http.Protocols{}
+	protocols.SetHTTP1(true)
 	return &http.Server{
 		Handler:           handler,
+		Protocols:         protocols,
 		TLSConfig:         tlsConfig,
 		ReadHeaderTimeout: readHeaderTimeout,
 		ReadTimeout:       readTimeout,
@@ -119,7 +117,6 @@ func newHTTPServer(handler http.Handler, tlsConfig *tls.Config, logger *slog.Log
 		MaxHeaderBytes:    maxHeaderBytes,
 		// OPTIONS * would be answered without our handlers, which count memory and limit time.
 		DisableGeneralOptionsHandler: true,
-		HTTP2:                        &http.HTTP2Config{MaxConcurrentStreams: maxStreams, MaxReceiveBufferPerConnection: windowBytes, MaxReceiveBufferPerStream: windowBytes},
 		// Handshake failures of scanners and of clients without our CA are useful only for
 		// debugging.
 		ErrorLog: slog.NewLogLogger(logger.Handler(), slog.LevelDebug),

@@ -51,7 +51,7 @@ func (rd *readiness) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 
 // lastAnswers closes connections after the next response once the proxy shuts down, so that clients
 // reconnect to another replica through the load balancer. Idle connections stay open, because a
-// request may be on its way. For HTTP/2, net/http sends a GOAWAY.
+// request may be on its way.
 func (rd *readiness) lastAnswers(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if rd.draining.Load() {

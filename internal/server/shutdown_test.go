@@ -84,7 +84,6 @@ func TestServeGoesOnForTheShutdownDelay(t *testing.T) {
 	t.Parallel()
 	p := newTestService(t, "", nil)
 	p.Configure(t, "server: {", "server: {shutdownDelay: 17s, ")
-	p.Configure(t, "certFile: tls.crt", "http2: true, certFile: tls.crt")
 	asked, passed := make(chan time.Duration, 1), make(chan time.Time)
 	p.service.after = func(d time.Duration) <-chan time.Time { asked <- d; return passed }
 	p.start(t)
@@ -92,17 +91,11 @@ func TestServeGoesOnForTheShutdownDelay(t *testing.T) {
 	pass := sync.OnceFunc(func() { close(passed) })
 	t.Cleanup(pass)
 	raw := kubetest.Token(t, "https://issuer.example.com")
-	client := func(protocols func(*http.Protocols)) *http.Client {
-		transport := &http.Transport{TLSClientConfig: p.Client.Transport.(*http.Transport).TLSClientConfig.Clone(), Protocols: &http.Protocols{}}
-		protocols(transport.Protocols)
-		t.Cleanup(transport.CloseIdleConnections)
-		return &http.Client{Transport: transport, Timeout: time.Minute}
-	}
-	one, two := client(func(p *http.Protocols) { p.SetHTTP1(true) }), client(func(p *http.Protocols) { p.SetHTTP2(true) })
-	for _, c := range []*http.Client{one, two} { // each has an idle connection from now on
-		if status := p.StatusFrom(t, c, raw); status != http.StatusOK {
-			t.Fatalf("status %d", status)
-		}
+	transport := &http.Transport{TLSClientConfig: p.Client.Transport.(*http.Transport).TLSClientConfig.Clone()}
+	t.Cleanup(transport.CloseIdleConnections)
+	client := &http.Client{Transport: transport, Timeout: time.Minute}
+	if status := p.StatusFrom(t, client, raw); status != http.StatusOK { // there is an idle connection from now on
+		t.Fatalf("status %d", status)
 	}
 
 	stopped := make(chan error, 1)
@@ -116,11 +109,9 @@ func TestServeGoesOnForTheShutdownDelay(t *testing.T) {
 	if status, _ := p.Fetch(t, "http://"+p.Admin+"/livez"); status != http.StatusOK {
 		t.Errorf("/livez: %d", status)
 	}
-	for _, c := range []*http.Client{one, two} {
-		for n := range 3 { // the first on the idle connection, which it ends, the others on new ones
-			if status := p.StatusFrom(t, c, raw); status != http.StatusOK {
-				t.Errorf("request %d: status %d", n, status)
-			}
+	for n := range 3 { // the first on the idle connection, which it ends, the others on new ones
+		if status := p.StatusFrom(t, client, raw); status != http.StatusOK {
+			t.Errorf("request %d: status %d", n, status)
 		}
 	}
 	connection := p.Dial(t)

@@ -160,10 +160,8 @@ func openTLS(cfg *config.Config, now time.Time) (*serverTLS, error) {
 		}
 	}
 	config := &tls.Config{
-		MinVersion: tls.VersionTLS12,
-		// Container runtimes send one request on each connection, for which HTTP/2 has no
-		// advantage.
-		NextProtos:       []string{"http/1.1"},
+		MinVersion:       tls.VersionTLS12,
+		NextProtos:       []string{"http/1.1"}, // this config replaces the one that net/http has prepared
 		CurvePreferences: classicCurves,
 		Certificates:     []tls.Certificate{pair},
 		// Container runtimes do not resume sessions. Unused tickets would cost each connection
@@ -172,9 +170,6 @@ func openTLS(cfg *config.Config, now time.Time) (*serverTLS, error) {
 		// A response of two or three packets is sent as one record with one system call. Clients
 		// need the whole response, so a smaller first record has no advantage.
 		DynamicRecordSizingDisabled: true,
-	}
-	if cfg.Server.TLS.HTTP2 {
-		config.NextProtos = []string{"h2", "http/1.1"} // this config replaces the one that net/http has prepared
 	}
 	if cfg.Server.TLS.PostQuantum {
 		config.CurvePreferences = nil // Go's own
@@ -201,8 +196,6 @@ func openTLS(cfg *config.Config, now time.Time) (*serverTLS, error) {
 		}
 		result.gateway = config.Clone()
 		result.gateway.Certificates = []tls.Certificate{gatewayPair}
-		// With HTTP/2, slow blobs would share the window of one connection.
-		result.gateway.NextProtos = []string{"http/1.1"}
 		// Images may have to stay secret until quantum computers exist.
 		result.gateway.CurvePreferences = nil
 	}

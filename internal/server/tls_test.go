@@ -465,11 +465,10 @@ func TestTLSSpeaksWhatATokenEndpointNeeds(t *testing.T) {
 		name               string
 		postQuantum, http2 bool
 		curve              tls.CurveID
-		seen               string
 	}{
-		{"by default", false, false, tls.X25519, "HTTP/1.1 anonymous"},
-		{"postQuantum", true, false, tls.X25519MLKEM768, "HTTP/1.1 anonymous"},
-		{"http2", false, true, tls.X25519, "HTTP/2.0 anonymous"},
+		{"by default", false, false, tls.X25519},
+		{"postQuantum", true, false, tls.X25519MLKEM768},
+		{"http2", false, true, tls.X25519},
 	} {
 		rig.cfg.Server.TLS.PostQuantum, rig.cfg.Server.TLS.HTTP2 = test.postQuantum, test.http2
 		testkit.Must(t, rig.reload())
@@ -480,7 +479,7 @@ func TestTLSSpeaksWhatATokenEndpointNeeds(t *testing.T) {
 		if got := curve(&tls.Config{CurvePreferences: []tls.CurveID{tls.CurveP384, tls.CurveP256}}); got != tls.CurveP256 {
 			t.Errorf("%s: %s for a client that has P-256 and P-384", test.name, got)
 		}
-		rig.expect(t, &tls.Config{}, "first", test.seen)
+		rig.expect(t, &tls.Config{}, "first", "HTTP/1.1 anonymous")
 	}
 	rig.cfg.Gateway = &config.Gateway{TLS: config.GatewayTLS{CertFile: rig.cfg.Server.TLS.CertFile, KeyFile: rig.cfg.Server.TLS.KeyFile}}
 	testkit.Must(t, rig.reload())
