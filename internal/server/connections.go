@@ -354,7 +354,7 @@ type boundedConn struct {
 	mu        sync.Mutex
 	handshake bool  // it goes on
 	open      bool  // a request is open, whose handler counts it
-	head      int64 // memory of what arrived while none was open
+	head      int64 // memory of the bytes that arrived while none was open
 
 	deadlines   sync.Mutex
 	ends        time.Time // latest deadline; zero: no bound
