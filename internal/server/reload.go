@@ -33,7 +33,8 @@ func (s *Server) watched(g *generation) []filewatch.Group {
 	groups := []filewatch.Group{
 		// With the policy, because an invalid one keeps a new configuration back.
 		{Name: configGroup, Paths: slices.Concat([]string{g.cfg.File}, g.cfg.PolicyFiles), Reload: s.reloadConfig},
-		{Name: policyGroup, Paths: g.cfg.PolicyFiles, Reload: s.reloadPolicy},
+		// With the configuration, because another one keeps the rules of a new policy back.
+		{Name: policyGroup, Paths: slices.Concat([]string{g.cfg.File}, g.cfg.PolicyFiles), Reload: s.reloadPolicy},
 	}
 	if files := g.cfg.PolicyTrial.Files; len(files) > 0 {
 		groups = append(groups, filewatch.Group{Name: trialGroup, Paths: files, Reload: s.reloadTrial})
@@ -187,17 +188,27 @@ func (s *Server) reloadKubeconfig(cluster string) error {
 	}})
 }
 
-// reloadPolicy keeps the present rules on an error. The watch tries it again.
+// reloadPolicy keeps the present rules on an error. The watch tries it again. While the file of the
+// configuration is another than the one in use, only the denials of a new policy apply: its rules may
+// be meant for stricter settings. They count together with these.
 func (s *Server) reloadPolicy() error {
 	return s.reload(&reload{read: func(read *generation) (change, error) {
 		next, err := setup.LoadPolicy(read.cfg)
 		if err != nil {
 			return nil, err
 		}
+		file, err := config.Load(read.cfg.File)
+		isInUse := err == nil && reflect.DeepEqual(file, read.cfg)
 		return newPart(func(now parts) (parts, error) {
 			var err error
-			if now.policy = next; now.cfg != read.cfg { // which may name other files and identities
+			switch {
+			case now.cfg != read.cfg: // which may name other files and identities
 				now.policy, err = setup.LoadPolicy(now.cfg)
+			case isInUse || next.Revision() == now.policy.Revision():
+				now.policy = next
+			default:
+				s.logger.Warn("the rules of a changed policy wait for the changed configuration; its denials apply")
+				now.pending = next
 			}
 			return now, err
 		}), nil

@@ -239,7 +239,8 @@ func TestAPolicyIsReadForNewIdentities(t *testing.T) {
 	}
 }
 
-// A policy that changes while a configuration gets ready counts at once, and with that configuration.
+// The rules of a policy that changes while a configuration gets ready count with that configuration,
+// its denials at once.
 func TestAPolicyChangesWhileAConfigurationGetsReady(t *testing.T) {
 	t.Parallel()
 	api := kubetest.NewAPIServer(t)
@@ -247,24 +248,49 @@ func TestAPolicyChangesWhileAConfigurationGetsReady(t *testing.T) {
 	p.service.settleTimeout = time.Minute
 	p.reconcile(t)
 	p.Configure(t, "registries:", proxytest.SecondCluster+"  kubernetes: {kubeconfigFile: kubeconfig}\nregistries:")
-	for i, test := range []struct {
-		corrupt  bool
-		clusters int
-	}{{true, 1}, {false, 2}} {
+	before := p.service.current.Load().policy
+	deny := "deny:\n- {name: quarantine, subjects: [{namespaces: [team-a]}]}\n"
+	for _, corrupt := range []bool{true, false} {
 		testkit.Write(t, p.Dir, "policy.yaml", proxytest.PolicyFor("before/**"))
 		ended := listing(t, api, p.service.reloadConfig)
-		next := proxytest.PolicyFor(fmt.Sprintf("team-%d/**", i))
-		testkit.Write(t, p.Dir, "policy.yaml", next)
+		testkit.Write(t, p.Dir, "policy.yaml", proxytest.PolicyFor("next/**")+deny)
 		testkit.Must(t, p.service.reloadPolicy())
-		p.serves(t, next, 1)
-		if test.corrupt {
+		next := testkit.Value(setup.LoadPolicy(p.service.current.Load().cfg))(t)
+		onlyDenials := func() bool {
+			return p.service.current.Load().exchanger.Policy().Revision() == before.AndDenials(next).Revision()
+		}
+		if !onlyDenials() {
+			t.Error("more than denials, or less")
+		}
+		if corrupt {
 			testkit.Write(t, p.Dir, "policy.yaml", "nonsense")
 		}
 		api.FailLists(nil)
-		if err := <-ended; (err != nil) != test.corrupt {
-			t.Errorf("a policy that is corrupt (%t): %v", test.corrupt, err)
+		switch err := <-ended; {
+		case (err != nil) != corrupt:
+			t.Errorf("a policy that is corrupt (%t): %v", corrupt, err)
+		case corrupt && !onlyDenials():
+			t.Error("more than denials, or less, after the configuration was refused")
+		case !corrupt:
+			p.serves(t, proxytest.PolicyFor("next/**")+deny, 2)
 		}
-		p.serves(t, next, test.clusters)
+	}
+}
+
+// The rules of a policy wait while the configuration is invalid, and count when it is the one in use again.
+func TestAPolicyWaitsForAValidConfiguration(t *testing.T) {
+	t.Parallel()
+	p := startService(t, "")
+	raw := kubetest.Token(t, "https://issuer.example.com")
+	p.displace(t, "pullpass.yaml", func(t *testing.T, name string) { testkit.Put(t, name, "nonsense") })
+	p.Refuses(t, configGroup, "pullpass.yaml")
+	testkit.Put(t, filepath.Join(p.Dir, "policy.yaml"), proxytest.PolicyFor("elsewhere/**"))
+	testkit.Eventually(t, "it was read", func() bool { return p.service.current.Load().pending != nil })
+	p.Expect(t, raw, http.StatusOK, "")
+	p.restore(t, "pullpass.yaml")
+	testkit.Eventually(t, "its rules count", func() bool { return len(p.Exchange(t, "/token", raw, "repository:team-a/web:pull")) == 0 })
+	if p.service.current.Load().pending != nil {
+		t.Error("it waits, and serves")
 	}
 }
 
