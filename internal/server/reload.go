@@ -33,7 +33,7 @@ func (s *Server) watched(g *generation) []filewatch.Group {
 	groups := []filewatch.Group{
 		// With the policy, because an invalid one keeps a new configuration back.
 		{Name: configGroup, Paths: slices.Concat([]string{g.cfg.File}, g.cfg.PolicyFiles), Reload: s.reloadConfig},
-		// With the configuration, because another one keeps the rules of a new policy back.
+		// With the configuration, because a changed one keeps the rules of a new policy back.
 		{Name: policyGroup, Paths: slices.Concat([]string{g.cfg.File}, g.cfg.PolicyFiles), Reload: s.reloadPolicy},
 	}
 	if files := g.cfg.PolicyTrial.Files; len(files) > 0 {
@@ -189,7 +189,7 @@ func (s *Server) reloadKubeconfig(cluster string) error {
 }
 
 // reloadPolicy keeps the present rules on an error. The watch tries it again. While the file of the
-// configuration is another than the one in use, only the denials of a new policy apply: its rules may
+// configuration differs from the one in use, only the denials of a new policy apply: its rules may
 // be meant for stricter settings. They count together with these.
 func (s *Server) reloadPolicy() error {
 	return s.reload(&reload{read: func(read *generation) (change, error) {
