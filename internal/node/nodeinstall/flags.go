@@ -218,10 +218,10 @@ func isOwnContainerd(name, setting, value, place string) error {
 // isRancherRuntime does the same with an argument of the kubelet.
 func isRancherRuntime(name, argument, place string) error {
 	flag, value, _ := strings.Cut(strings.TrimPrefix(argument, "--"), "=")
-	if flag = strings.ReplaceAll(flag, "_", "-"); flag != "container-runtime-endpoint" {
+	if flag = strings.ReplaceAll(flag, "_", "-"); !slices.Contains(endpointFlags, "--"+flag) {
 		return nil
 	}
-	return isOwnContainerd(name, flag, value, place)
+	return isOwnContainerd(name, "container-runtime-endpoint", value, place)
 }
 
 // rancherArgument returns the flag of a kubelet-arg, which can begin with -- itself.

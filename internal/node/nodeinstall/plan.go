@@ -134,9 +134,16 @@ func (p profile) targets(tree *hostfs.Tree, s *state, unit string, d Desired) ([
 		return nil, err
 	}
 	directory := version.TakesDirectory()
+	flagFile, err := p.flagFile(tree)
+	if err != nil {
+		return nil, err
+	}
 	certs := ""
 	if len(d.Hosts) > 0 {
 		if certs, err = p.certsDir(tree); err != nil {
+			return nil, err
+		}
+		if err := p.asksContainerd(tree, unit, flagFile); err != nil {
 			return nil, err
 		}
 	}
@@ -151,10 +158,6 @@ func (p profile) targets(tree *hostfs.Tree, s *state, unit string, d Desired) ([
 	ours, err := parseProviders(d.Provider)
 	if err != nil {
 		return nil, fmt.Errorf("our own provider configuration: %w", err)
-	}
-	flagFile, err := p.flagFile(tree)
-	if err != nil {
-		return nil, err
 	}
 	ownFlags := []string{configFlag + "=" + ownConfigDir, pluginsFlag + "=" + ownPluginDir}
 	ownFlags = append(ownFlags, s.ours(flagFile)...)

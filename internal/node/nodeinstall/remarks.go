@@ -3,6 +3,7 @@ package nodeinstall
 import (
 	"fmt"
 	"path"
+	"slices"
 	"strings"
 
 	"github.com/pullpass/pullpass/internal/base/strictyaml"
@@ -52,14 +53,8 @@ func (i *Installer) Remarks(d Desired) (remarks []string, err error) {
 // images returns the settings for images in the node's KubeletConfiguration. It ignores flags,
 // which could override them.
 func (p profile) images(tree *hostfs.Tree) (images kubelet.Images, err error) {
-	contents, err := contentsOf(tree, p.settings)
-	for _, content := range contents {
-		root, _, parseErr := strictyaml.Parse(content, maxFileBytes)
-		if parseErr != nil {
-			continue // the kubelet would not run with it
-		}
-		value, _ := strictyaml.Value(root)
-		settings, _ := value.(map[string]any)
+	all, err := p.kubeletSettings(tree)
+	for _, settings := range all {
 		gates, _ := settings["featureGates"].(map[string]any)
 		if on, ok := gates[kubelet.VerifyGate].(bool); ok {
 			images.Gate = &on
@@ -69,6 +64,88 @@ func (p profile) images(tree *hostfs.Tree) (images kubelet.Images, err error) {
 		}
 	}
 	return images, err
+}
+
+// kubeletSettings returns the contents of the node's KubeletConfiguration.
+func (p profile) kubeletSettings(tree *hostfs.Tree) (all []map[string]any, err error) {
+	contents, err := contentsOf(tree, p.settings)
+	for _, content := range contents {
+		root, _, parseErr := strictyaml.Parse(content, maxFileBytes)
+		if parseErr != nil {
+			continue // the kubelet would not run with it
+		}
+		value, _ := strictyaml.Value(root)
+		settings, _ := value.(map[string]any)
+		all = append(all, settings)
+	}
+	return all, err
+}
+
+// endpointFlags are the flags of the kubelet for the programs that pull images, and endpointSettings
+// the same in its KubeletConfiguration.
+var (
+	endpointFlags    = []string{"--container-runtime-endpoint", "--image-service-endpoint"}
+	endpointSettings = []string{"containerRuntimeEndpoint", "imageServiceEndpoint"}
+)
+
+// asksContainerd returns an error if the kubelet gives credentials for images to another program than
+// containerd, SOCI's for example. It reads no hosts.toml, and would send tokens to the registry itself.
+func (p profile) asksContainerd(tree *hostfs.Tree, unit, flagFile string) error {
+	all, err := p.kubeletSettings(tree)
+	if err != nil {
+		return err
+	}
+	for _, settings := range all {
+		for _, name := range endpointSettings {
+			if value, ok := settings[name].(string); ok && !isContainerd(value) {
+				return notContainerd(name+" in "+strings.Join(p.settings, " or "), value)
+			}
+		}
+	}
+	var flags []string
+	switch p.flags.form {
+	case formRancher: // isRancherRuntime
+		return nil
+	case formArguments:
+		content, err := readIfThere(tree, flagFile)
+		if err != nil {
+			return err
+		}
+		if flags, err = (edit{Form: formArguments}).flags(content); err != nil {
+			return err
+		}
+	default:
+		c, err := commandOf(tree, unit)
+		if err != nil {
+			return err
+		}
+		given, _, err := c.words("")
+		if err != nil {
+			return err
+		}
+		for _, word := range given { // that of a shell has several
+			flags = append(flags, words(word)...)
+		}
+	}
+	for i, flag := range flags {
+		name, value, found := strings.Cut(flag, "=")
+		if !found && i+1 < len(flags) {
+			value = flags[i+1]
+		}
+		if name = strings.ReplaceAll(name, "_", "-"); slices.Contains(endpointFlags, name) && !isContainerd(value) {
+			return notContainerd(name+" of the kubelet", value)
+		}
+	}
+	return nil
+}
+
+func isContainerd(endpoint string) bool {
+	return endpoint == "" || path.Base(endpoint) == "containerd.sock"
+}
+
+func notContainerd(setting, endpoint string) error {
+	return fmt.Errorf("%w: %s is %s, which is not containerd: it reads no hosts.toml, and would send tokens to the registry itself; leave it out, or name images by the gateway's own name (docs/how-to/kubelet.md)",
+		ErrProfile, setting, term.QuoteValue(endpoint))
 }
 
 // contentsOf returns the contents of files, and of the files in directories, whose names end with
@@ -123,20 +200,24 @@ func (p profile) containerdFile(tree *hostfs.Tree) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	for i, word := range words {
+	if err := c.isItself("containerd"); err != nil {
+		return "", err
+	}
+	file := p.containerd
+	for i, word := range words { // the last one counts, and one hyphen is as good as two
 		name, value, found := strings.Cut(word, "=")
 		if !found && i+1 < len(words) {
 			value = words[i+1]
 		}
-		if name != "--config" && name != "-c" {
+		if isFlag := strings.HasPrefix(name, "-"); !isFlag || !slices.Contains([]string{"config", "c"}, strings.TrimLeft(name, "-")) {
 			continue
 		}
 		if !path.IsAbs(value) {
 			return "", fmt.Errorf("%w: --config of %s is not an absolute path (%s); write one", ErrProfile, p.containerdUnit, term.QuoteValue(value))
 		}
-		return value, nil
+		file = value
 	}
-	return p.containerd, nil
+	return file, nil
 }
 
 // containerdFiles implements containerd.Reader.

@@ -183,6 +183,19 @@ func TestConfigurationOfContainerd(t *testing.T) {
 		"a file that a variable of the unit names": {func(h *host) {
 			h.put(unit, "[Service]\nEnvironment=OPTIONS=-c=/srv/containerd.toml\nExecStart=/usr/bin/containerd $OPTIONS\n")
 		}, "config_path is in none of /srv/containerd.toml,"},
+		"the last of several files, with one hyphen": {func(h *host) {
+			h.put(unit, "[Service]\nExecStart=/usr/bin/containerd --config /etc/containerd/config.toml -config /srv/containerd.toml\n")
+			h.put("srv/containerd.toml", "version = 3\n"+registry+"config_path = '/b'\n")
+		}, "/b"},
+		"a word that is no flag": {func(h *host) {
+			h.put(unit, "[Service]\nExecStart=/usr/bin/containerd config /srv/containerd.toml\n")
+		}, "/etc/containerd/certs.d"},
+		"a script that starts it": {func(h *host) {
+			h.put(unit, "[Service]\nExecStart=/opt/start-containerd\n")
+		}, `starts containerd by "/opt/start-containerd"`},
+		"a program that cannot be read": {func(h *host) {
+			h.put(unit, "[Service]\nExecStart=/etc/containerd\n")
+		}, "not a regular file"},
 		"a unit that names no file": {func(h *host) {
 			h.put(unit, "[Service]\nExecStart=/usr/bin/containerd --log-level debug\n")
 		}, "/etc/containerd/certs.d"},

@@ -323,14 +323,17 @@ func (s flagSource) flagsOfUnit(tree *hostfs.Tree, unit, file string, ours []str
 	if err != nil {
 		return v, err
 	}
-	if err := c.isPlain(s.variable); err != nil {
-		return v, err
-	}
 	if s.form == formRancher {
 		return c.flagsOfRancher(file)
 	}
+	if err := c.isPlain(s.variable); err != nil {
+		return v, err
+	}
 	if !c.has(s.variable) {
-		return v, fmt.Errorf("%w: ExecStart of %s does not have $%s, so the kubelet would get no flag of %s; add it at the end", ErrProfile, unit, s.variable, tree.Path(file))
+		return v, fmt.Errorf("%w: ExecStart of %s does not have $%s as a word, so the kubelet would get no flag of %s; add it at the end", ErrProfile, unit, s.variable, tree.Path(file))
+	}
+	if c.program() == "kubelet" && !slices.Contains(c.files, file) {
+		return v, fmt.Errorf("%w: %s is no EnvironmentFile of %s, so the kubelet would get no flag of it; name it in a drop-in", ErrProfile, tree.Path(file), unit)
 	}
 	isAssigned, err := s.isAssigned(tree, file, ours, e)
 	if err != nil {
@@ -342,18 +345,47 @@ func (s flagSource) flagsOfUnit(tree *hostfs.Tree, unit, file string, ours []str
 	return s.flagsOfCommand(c)
 }
 
-// has reports whether the command gives the kubelet the variable. A program that starts the kubelet,
-// such as a script, may read the variable itself.
-func (c command) has(variable string) bool {
+// program returns the name of the program. It is empty if there is no command.
+func (c command) program() string {
 	if len(c.start) == 0 {
+		return ""
+	}
+	return path.Base(strings.TrimLeft(c.start[0], commandPrefixes))
+}
+
+// commandPrefixes can precede a program (systemd.service(5)).
+const commandPrefixes = "-@:+!|"
+
+// isItself returns an error if the unit starts a program by another one or by a script, whose
+// settings are not seen here.
+func (c command) isItself(name string) error {
+	if len(c.start) == 0 {
+		return nil
+	}
+	file := strings.TrimLeft(c.start[0], commandPrefixes)
+	isScript := false
+	if path.IsAbs(file) {
+		content, err := readIfThere(c.tree, file)
+		if err != nil && !errors.Is(err, hostfs.ErrTooLarge) {
+			return err
+		}
+		isScript = strings.HasPrefix(string(content), "#!")
+	}
+	if isScript || path.Base(file) != name {
+		return fmt.Errorf("%w: ExecStart of %s starts %s by %s, whose settings are not seen here; write the path of %s itself and its flags into ExecStart", ErrProfile, c.unit, name, term.QuoteValue(file), name)
+	}
+	return nil
+}
+
+// has reports whether the command gives the kubelet the words of the variable: ${X} would be one word.
+// A program that starts the kubelet, such as a script, may read the variable itself.
+func (c command) has(variable string) bool {
+	if c.program() != "kubelet" {
 		return true
 	}
-	program := strings.TrimLeft(c.start[0], "-@:+!|")
-	if path.Base(program) != "kubelet" {
-		return true
-	}
-	isText := strings.Contains(strings.TrimSuffix(c.start[0], program), ":") // systemd.service(5): nothing is replaced
-	return !isText && (slices.Contains(c.start, "$"+variable) || slices.Contains(c.start, "${"+variable+"}"))
+	prefixes, _, _ := strings.Cut(c.start[0], "/")
+	isText := strings.Contains(prefixes, ":") // systemd.service(5): nothing is replaced
+	return !isText && slices.Contains(c.start, "$"+variable)
 }
 
 // isPlain returns an error if a shell gives the kubelet provider flags: in a word of the command, or
@@ -414,7 +446,11 @@ func (s flagSource) isAlone(c command, file string, isAssigned bool) error {
 		if err != nil {
 			return err
 		}
-		if a, found, _ := (edit{Variable: s.variable}).assignment(content); found && (isBehind || a.end > a.start && !isAssigned) {
+		a, found, err := edit{Variable: s.variable}.assignment(content)
+		if err != nil && strings.Contains(string(content), s.variable) {
+			return fmt.Errorf("%s: %w", c.tree.Path(other), err)
+		}
+		if found && (isBehind || a.end > a.start && !isAssigned) {
 			place = other
 		}
 	}
@@ -441,11 +477,14 @@ func (s flagSource) flagsOfCommand(c command) (v flagValues, err error) {
 // flagsOfRancher returns the provider flags of k3s and RKE2 themselves in their command, as their
 // installation scripts write it. A kubelet-arg there comes behind those of all files.
 func (c command) flagsOfRancher(file string) (v flagValues, err error) {
+	config, rancher := strings.TrimSuffix(path.Dir(file), ".d"), rancherName(file)
+	if err := c.isItself(rancher); err != nil {
+		return v, err
+	}
 	words, _, err := c.words("")
 	if err != nil {
 		return v, err
 	}
-	config, rancher := strings.TrimSuffix(path.Dir(file), ".d"), rancherName(file)
 	other, err := c.value(strings.ToUpper(rancher)+"_CONFIG_FILE", true)
 	if err != nil {
 		return v, err

@@ -33,8 +33,9 @@ func TestUnitThatAssignsOurVariable(t *testing.T) {
 		"and replaced already":          {"EnvironmentFile=\nEnvironmentFile=/etc/kubelet.env\nEnvironmentFile=/etc/default/kubelet\n", "KUBELET_EXTRA_ARGS=--v=3\n", false},
 		"a file that is not there":      {"EnvironmentFile=-/etc/none\n", "", false},
 		"provider flags that win":       {"ExecStart=\nExecStart=/usr/bin/kubelet $KUBELET_EXTRA_ARGS --image-credential-provider-config /c.yaml\n", "", true},
-		"a variable of them that wins":  {"Environment=X=--image-credential-provider-bin-dir=/x\nExecStart=\nExecStart=/usr/bin/kubelet ${KUBELET_EXTRA_ARGS} ${X}\n", "", true},
-		"a variable before others":      {"Environment=X=--image-credential-provider-bin-dir=/x\nEnvironment=Y=z\nExecStart=\nExecStart=/usr/bin/kubelet ${KUBELET_EXTRA_ARGS} ${X}\n", "", true},
+		"a variable of them that wins":  {"Environment=X=--image-credential-provider-bin-dir=/x\nExecStart=\nExecStart=/usr/bin/kubelet $KUBELET_EXTRA_ARGS ${X}\n", "", true},
+		"a variable before others":      {"Environment=X=--image-credential-provider-bin-dir=/x\nEnvironment=Y=z\nExecStart=\nExecStart=/usr/bin/kubelet $KUBELET_EXTRA_ARGS ${X}\n", "", true},
+		"a later file that is odd":      {"EnvironmentFile=/etc/odd-args.env\n", "", true},
 		"a variable that is not passed": {"Environment=X=--image-credential-provider-bin-dir=/x\n", "", false},
 		"a file's that wins":            {"EnvironmentFile=/etc/more.env\nExecStart=\nExecStart=/usr/bin/kubelet $KUBELET_EXTRA_ARGS $MORE\n", "", true},
 		"a file's that is replaced":     {"EnvironmentFile=/etc/more.env\nEnvironmentFile=/etc/none.env\nExecStart=\nExecStart=/usr/bin/kubelet $KUBELET_EXTRA_ARGS $MORE\n", "", false},
@@ -66,6 +67,7 @@ func TestUnitThatAssignsOurVariable(t *testing.T) {
 			h := newHost(t, "kubeadm")
 			h.put(dropIn, "[Service]\n"+test.dropIn)
 			h.put("etc/kubelet.env", "KUBELET_EXTRA_ARGS=--v=1\n")
+			h.put("etc/odd-args.env", "NO_PROXY=a,\\\nb\nKUBELET_EXTRA_ARGS=--v=1\n")
 			h.put("etc/more.env", "MORE=\"--image-credential-provider-config=/c.yaml\"\n")
 			h.put("etc/none.env", "MORE=\n")
 			h.put("opt/start", "#!/bin/sh\nexec kubelet --image-credential-provider-config=/c.yaml \"$@\"\n")
@@ -110,8 +112,9 @@ func TestUnitWithoutOurVariable(t *testing.T) {
 		"variables are text":  {"-:/usr/bin/kubelet $KUBELET_EXTRA_ARGS", true},
 		"another name":        {"@/usr/bin/kubelet hyperkube", true},
 		"another name and it": {"@/usr/bin/kubelet hyperkube $KUBELET_EXTRA_ARGS", false},
-		"braces":              {"!!/usr/bin/kubelet ${KUBELET_EXTRA_ARGS}", false},
-		"a script":            {"/opt/start", false}, // it can read the variable itself
+		"other prefixes":      {"!!/usr/bin/kubelet $KUBELET_EXTRA_ARGS", false},
+		"braces":              {"/usr/bin/kubelet ${KUBELET_EXTRA_ARGS}", true}, // they make one word of all flags
+		"a script":            {"/opt/start", false},                            // it can read the variable itself
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -122,6 +125,59 @@ func TestUnitWithoutOurVariable(t *testing.T) {
 				h.untouched(ErrProfile, "kubelet.service does not have $KUBELET_EXTRA_ARGS", status)
 			} else if err := status(); err != nil {
 				t.Error(err)
+			}
+		})
+	}
+}
+
+// The file of GKE's flags is read by the unit, or by a script that starts the kubelet.
+func TestUnitWithoutTheFileOfFlags(t *testing.T) {
+	t.Parallel()
+	for start, test := range map[string]struct {
+		more    string
+		refused bool
+	}{
+		"/home/kubernetes/bin/kubelet $KUBELET_OPTS":  {"", true},
+		"-/home/kubernetes/bin/kubelet $KUBELET_OPTS": {"EnvironmentFile=-/etc/default/kubelet\n", false},
+		"/home/kubernetes/bin/start":                  {"", false},
+	} {
+		h := newHost(t, "gke")
+		h.put("etc/systemd/system/kubelet.service", "[Service]\nExecStart="+start+"\n"+test.more)
+		if _, err := h.Status(desired("v1.36.2")); (err != nil) != test.refused || test.refused && !strings.Contains(err.Error(), "is no EnvironmentFile of kubelet.service") {
+			t.Errorf("%s: %v", start, err)
+		}
+	}
+}
+
+// A program for images that reads no hosts.toml would send tokens to the registry itself.
+func TestImagesOfAnotherProgram(t *testing.T) {
+	t.Parallel()
+	const soci = "unix:///run/soci-snapshotter-grpc/soci-snapshotter-grpc.sock"
+	for name, test := range map[string]struct{ profile, file, content, want string }{
+		"a setting":           {"kubeadm", "var/lib/kubelet/config.yaml", "imageServiceEndpoint: " + soci + "\n", "imageServiceEndpoint in /var/lib/kubelet/config.yaml"},
+		"a setting of EKS":    {"eks", "etc/kubernetes/kubelet/config.json.d/40.conf", `{"imageServiceEndpoint": "` + soci + `"}`, "imageServiceEndpoint in "},
+		"the runtime":         {"kubeadm", "var/lib/kubelet/config.yaml", "containerRuntimeEndpoint: unix:///run/crio/crio.sock\n", "containerRuntimeEndpoint in "},
+		"containerd":          {"kubeadm", "var/lib/kubelet/config.yaml", "containerRuntimeEndpoint: unix:///run/containerd/containerd.sock\nimageServiceEndpoint: \"\"\n", ""},
+		"a flag in the file":  {"kubeadm", "etc/default/kubelet", "KUBELET_EXTRA_ARGS=\"--image-service-endpoint " + soci + "\"\n", "--image-service-endpoint of the kubelet"},
+		"a flag of the unit":  {"kubeadm", dropIn, "[Service]\nExecStart=\nExecStart=/usr/bin/kubelet --image_service_endpoint=" + soci + " $KUBELET_EXTRA_ARGS\n", "--image-service-endpoint of the kubelet"},
+		"a flag in a shell":   {"kubeadm", dropIn, "[Service]\nExecStart=\nExecStart=/bin/sh -c 'exec kubelet --container-runtime-endpoint=/run/crio/crio.sock $KUBELET_EXTRA_ARGS'\n", "--container-runtime-endpoint of the kubelet"},
+		"a flag of MicroK8s":  {"microk8s", "var/snap/microk8s/current/args/kubelet", "--image-service-endpoint=" + soci + "\n", "--image-service-endpoint of the kubelet"},
+		"its own containerd":  {"microk8s", "var/snap/microk8s/current/args/kubelet", "--containerd=${SNAP_COMMON}/run/containerd.sock\n--container-runtime-endpoint=${SNAP_COMMON}/run/containerd.sock\n", ""},
+		"without a directory": {"kubeadm", dropIn, "[Service]\nEnvironmentFile=/etc/odd\nExecStart=\nExecStart=/usr/bin/kubelet $ODD $KUBELET_EXTRA_ARGS\n", "too many symbolic links"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := newHost(t, test.profile)
+			h.put(test.file, test.content)
+			h.link("etc/odd", "odd")
+			want := desired("v1.36.2")
+			if _, err := h.Status(want); (err != nil) != (test.want != "") || err != nil && !strings.Contains(err.Error(), test.want) {
+				t.Errorf("error %v, want %q", err, test.want)
+			}
+			if want.Hosts = nil; name == "a setting" { // the gateway is not in between
+				if _, err := h.Status(want); err != nil {
+					t.Error(err)
+				}
 			}
 		})
 	}
@@ -248,7 +304,10 @@ func TestProviderFlagsOfRancher(t *testing.T) {
 		"kubelet-arg of the command": {unit, start + " --kubelet-arg=image-credential-provider-config=/c.yaml\n", "--kubelet-arg, where it counts more"},
 		"kubelet-arg, and more":      {unit, start + " --kubelet-arg=image-credential-provider-config=/c.yaml --debug\n", "--kubelet-arg, where it counts more"},
 		"kubelet-arg apart":          {unit, start + " '--kubelet-arg' 'image_credential_provider_bin_dir=/x'\n", "--kubelet-arg, where it counts more"},
-		"kubelet-arg in a shell":     {unit, "[Service]\nExecStart=/bin/sh -c 'k3s agent --kubelet-arg=image-credential-provider-config=/c.yaml'\n", "by a shell"},
+		"kubelet-arg in a shell":     {unit, "[Service]\nExecStart=/bin/sh -c 'k3s agent --kubelet-arg=image-credential-provider-config=/c.yaml'\n", `starts k3s by "/bin/sh"`},
+		"a script that starts it":    {unit, "[Service]\nExecStart=-/opt/start\n", `starts k3s by "/opt/start"`},
+		"a script of its name":       {unit, "[Service]\nExecStart=/opt/k3s agent\n", `starts k3s by "/opt/k3s"`},
+		"another program":            {unit, "[Service]\nExecStart=/usr/bin/env k3s agent\n", `starts k3s by "/usr/bin/env"`},
 		"with underscores":           {"etc/rancher/k3s/config.yaml", "kubelet-arg: [image_credential_provider_config=/c.yaml]\n", "write it with hyphens"},
 		"another config":             {unit, start + " -c /etc/k3s.yaml\n", "reads "},
 		"another config by variable": {unit, start + "\nEnvironment=K3S_CONFIG_FILE=/etc/k3s.yaml\n", "reads "},
@@ -269,12 +328,15 @@ func TestProviderFlagsOfRancher(t *testing.T) {
 		"Docker":                     {"etc/rancher/k3s/config.yaml", "docker: true\n", "another container runtime"},
 		"a directory in a list":      {"etc/rancher/k3s/config.yaml", "data-dir: [/data/k3s]\n", "make /var/lib/rancher/k3s a link"},
 		"a runtime for the kubelet":  {"etc/rancher/k3s/config.yaml", "kubelet-arg: [container-runtime-endpoint=unix:///run/c.sock]\n", "another container runtime"},
+		"images of another program":  {"etc/rancher/k3s/config.yaml", "kubelet-arg: [image-service-endpoint=unix:///run/soci.sock]\n", "another container runtime"},
 		"its flag for the kubelet":   {unit, start + " --kubelet-arg=--container_runtime_endpoint=/run/c.sock\n", "another container runtime"},
 		"Docker's flag":              {unit, start + " --docker --debug\n", "docker in ExecStart of k3s-agent.service"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			h := newHost(t, "k3s")
+			h.put("opt/start", "#!/bin/sh\nexec k3s agent --data-dir=/data/k3s\n")
+			h.link("opt/k3s", "start")
 			h.put(test.file, test.content)
 			h.untouched(ErrProfile, test.want, func() error { _, err := h.Status(desired("v1.36.2")); return err })
 		})
