@@ -333,7 +333,7 @@ func (s flagSource) flagsOfUnit(tree *hostfs.Tree, unit, file string, ours []str
 		return v, fmt.Errorf("%w: ExecStart of %s does not have $%s as a word, so the kubelet would get no flag of %s; add it at the end", ErrProfile, unit, s.variable, tree.Path(file))
 	}
 	if c.program() == "kubelet" && !slices.Contains(c.files, file) {
-		return v, fmt.Errorf("%w: %s is no EnvironmentFile of %s, so the kubelet would get no flag of it; name it in a drop-in", ErrProfile, tree.Path(file), unit)
+		return v, fmt.Errorf("%w: %s is not an EnvironmentFile of %s, so the kubelet would get no flag of it; name it in a drop-in", ErrProfile, tree.Path(file), unit)
 	}
 	isAssigned, err := s.isAssigned(tree, file, ours, e)
 	if err != nil {
@@ -356,7 +356,7 @@ func (c command) program() string {
 // commandPrefixes can precede a program (systemd.service(5)).
 const commandPrefixes = "-@:+!|"
 
-// isItself returns an error if the unit starts a program by another one or by a script, whose
+// isItself returns an error if the unit starts a program by a second one or by a script, whose
 // settings are not seen here.
 func (c command) isItself(name string) error {
 	if len(c.start) == 0 {

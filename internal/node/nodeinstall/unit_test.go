@@ -143,7 +143,7 @@ func TestUnitWithoutTheFileOfFlags(t *testing.T) {
 	} {
 		h := newHost(t, "gke")
 		h.put("etc/systemd/system/kubelet.service", "[Service]\nExecStart="+start+"\n"+test.more)
-		if _, err := h.Status(desired("v1.36.2")); (err != nil) != test.refused || test.refused && !strings.Contains(err.Error(), "is no EnvironmentFile of kubelet.service") {
+		if _, err := h.Status(desired("v1.36.2")); (err != nil) != test.refused || test.refused && !strings.Contains(err.Error(), "is not an EnvironmentFile of kubelet.service") {
 			t.Errorf("%s: %v", start, err)
 		}
 	}
