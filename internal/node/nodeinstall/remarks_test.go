@@ -187,7 +187,7 @@ func TestConfigurationOfContainerd(t *testing.T) {
 			h.put(unit, "[Service]\nExecStart=/usr/bin/containerd --config /etc/containerd/config.toml -config /srv/containerd.toml\n")
 			h.put("srv/containerd.toml", "version = 3\n"+registry+"config_path = '/b'\n")
 		}, "/b"},
-		"a word that is no flag": {func(h *host) {
+		"a word without a hyphen": {func(h *host) {
 			h.put(unit, "[Service]\nExecStart=/usr/bin/containerd config /srv/containerd.toml\n")
 		}, "/etc/containerd/certs.d"},
 		"a script that starts it": {func(h *host) {
