@@ -240,6 +240,8 @@ func identityTarget(cfg *config.Config, kind state.TargetKind, flag, value strin
 		return state.Target{}, fmt.Errorf("%s %s: tokens of profile %s have no claim for the run; revoke --project or --token-id", flag, term.QuoteValue(value), known.Profile)
 	case claim != "sub" && (!names.IsUID(id) || strings.Contains(id, "/")):
 		return state.Target{}, fmt.Errorf("%s %s: not a valid id for profile %s; write the value of the claim %s, which is an id, not a name", flag, term.QuoteValue(value), known.Profile, claim)
+	case strings.Contains(id, "*"):
+		return state.Target{}, fmt.Errorf("%s %s: an id is compared as a whole, so * would match nothing else; write the whole id", flag, term.QuoteValue(value))
 	}
 	return state.Target{Kind: kind, Identity: name, Name: id}, nil
 }

@@ -37,6 +37,7 @@ func TestRevokeRefusesImpossibleTargets(t *testing.T) {
 		"--project prod/42":                   `--project: identity "prod" is not configured (identities[].name)`,
 		"--project github/octo-org/web":       `--project "github/octo-org/web": not a valid id for profile github; write the value of the claim repository_id, which is an id, not a name`,
 		"--project github/4 2":                "not a valid id for profile github",
+		"--project mesh/spiffe://mesh/*":      "write the whole id",
 		"--run github/octo-org/web":           "write the value of the claim run_id",
 		"--run mesh/1":                        `--run "mesh/1": tokens of profile spiffe have no claim for the run; revoke --project or --token-id`,
 		"--token-id x y":                      "not a valid token id",

@@ -37,6 +37,9 @@ func passBack(to, from http.Header) {
 			to[key] = values
 		}
 	}
+	if digests := to["Docker-Content-Digest"]; len(digests) > 1 {
+		to["Docker-Content-Digest"] = digests[:1] // the one of the audit line
+	}
 }
 
 // answer forwards a response.

@@ -67,6 +67,7 @@ func lies() map[string]lie {
 		"206 for a whole":             {passed, "HTTP/1.1 206 Partial Content\r\nContent-Range: bytes 5-1/2\r\n" + body, false},
 		"encoding that it has not":    {passed, ok + "Content-Encoding: gzip\r\n" + body, false},
 		"digest of something else":    {passed, ok + "Docker-Content-Digest: sha256:" + strings.Repeat("0", 64) + "\r\n" + body, false},
+		"two digests":                 {passed, ok + "Docker-Content-Digest: sha256:" + strings.Repeat("0", 64) + "\r\nDocker-Content-Digest: " + smuggled + "\r\n" + body, false},
 		"location elsewhere":          {noUpload, "HTTP/1.1 202 Accepted\r\nLocation: {elsewhere}/v2/acme/app/blobs/uploads/" + smuggled + "\r\n" + empty, false},
 		"location with a user":        {noUpload, "HTTP/1.1 202 Accepted\r\nLocation: //a:b@127.0.0.1/v2/acme/app/blobs/uploads/" + smuggled + "\r\n" + empty, false},
 		"location of a blob":          {noUpload, "HTTP/1.1 202 Accepted\r\nLocation: /v2/acme/app/blobs/sha256:" + smuggled + "\r\n" + empty, false},
