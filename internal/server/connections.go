@@ -28,6 +28,12 @@ const (
 	streamBytes = 192 << 10
 	// usualRequestBytes is the part of that for a request.
 	usualRequestBytes = 8 << 10
+	// handshakeRead is the most that is read at once during a handshake. So no more of a head that comes
+	// with its end can be buffered.
+	handshakeRead = 1 << 10
+	// pipelined is the most of a head that can be buffered behind a request: a record of TLS, and the
+	// buffer of net/http.
+	pipelined = 20 << 10
 	// headWeight is the memory for each byte of an arriving head: net/http keeps 80 to 100 bytes for a
 	// header field, which can be as short as "ab:" and a newline.
 	headWeight = 20
@@ -352,9 +358,12 @@ type boundedConn struct {
 	excess   int64        // as in connections
 
 	mu        sync.Mutex
-	handshake bool  // it goes on
-	open      bool  // a request is open, whose handler counts it
-	head      int64 // memory of the bytes that arrived while none was open
+	handshake bool // it goes on
+	last      int  // bytes of the last Read
+	// sinceResponse is 1 after a response, and 2 after a deadline that follows it without a Read.
+	sinceResponse int
+	open          bool  // a request is open, whose handler counts it
+	head          int64 // memory of the bytes that arrived while none was open
 
 	deadlines   sync.Mutex
 	ends        time.Time // latest deadline; zero: no bound
@@ -404,9 +413,7 @@ func (c *boundedConn) bounded(t time.Time) time.Time {
 }
 
 func (c *boundedConn) SetReadDeadline(t time.Time) error {
-	if t.IsZero() { // net/http, after the handshake
-		c.endHandshake()
-	}
+	c.beginHead(t)
 	c.deadlines.Lock()
 	defer c.deadlines.Unlock()
 	c.read = t
@@ -426,32 +433,54 @@ func (c *boundedConn) SetDeadline(t time.Time) error {
 
 // Read counts the handshake and the head of a request while they arrive.
 func (c *boundedConn) Read(p []byte) (int, error) {
+	c.mu.Lock()
+	c.sinceResponse = 0
+	if c.handshake {
+		p = p[:min(len(p), handshakeRead)]
+	}
+	c.mu.Unlock()
 	n, err := c.Conn.Read(p)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.open {
-		return n, err
-	}
+	c.last = n
 	memory := int64(n)
 	if !c.handshake {
 		memory *= headWeight
 	}
-	before := max(c.head-usualRequestBytes, 0)
-	if !c.connections.take(c, max(c.head+memory-usualRequestBytes, 0)-before) {
-		_ = c.Conn.Close() // textproto ignores the error of its first read
+	if !c.open && !c.takeHead(memory) {
 		return 0, &net.OpError{Op: "read", Net: "tcp", Addr: c.RemoteAddr(), Err: errTooMuchAtOnce}
 	}
-	c.head += memory
 	return n, err
 }
 
-func (c *boundedConn) endHandshake() {
+// beginHead counts the beginning of a head that is buffered already, when net/http sets a deadline: none
+// after a handshake; after a response that of an idle connection, and as soon as there are bytes, that
+// of a head.
+func (c *boundedConn) beginHead(deadline time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.handshake {
+	switch {
+	case c.handshake && deadline.IsZero():
 		c.handshake = false
 		c.reset()
+		c.takeHead(int64(c.last) * headWeight)
+	case c.sinceResponse == 2:
+		c.sinceResponse = 0
+		c.takeHead(pipelined * headWeight)
+	case c.sinceResponse == 1:
+		c.sinceResponse = 2
 	}
+}
+
+// takeHead closes the connection if there is no memory: textproto ignores the error of its first read.
+func (c *boundedConn) takeHead(memory int64) bool {
+	before := max(c.head-usualRequestBytes, 0)
+	if !c.connections.take(c, max(c.head+memory-usualRequestBytes, 0)-before) {
+		_ = c.Conn.Close()
+		return false
+	}
+	c.head += memory
+	return true
 }
 
 // Close may be called several times.
@@ -477,6 +506,9 @@ func (c *boundedConn) arrived(open bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.reset()
+	if c.sinceResponse = 0; c.open && !open {
+		c.sinceResponse = 1
+	}
 	c.open = open
 }
 

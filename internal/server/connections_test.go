@@ -3,6 +3,7 @@ package server
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -597,6 +598,65 @@ func TestConnectionsCountBytesOverTLS(t *testing.T) {
 	excess("a handshake arrives", 5_000, 10_000)
 	raw.Close()
 	excess("it has failed", 0, 0)
+}
+
+// heldBack sends nothing after the first write, until it is released.
+type heldBack struct {
+	net.Conn
+	isHeld bool
+	later  []byte
+}
+
+func (h *heldBack) Write(p []byte) (int, error) {
+	if h.isHeld {
+		h.later = append(h.later, p...)
+		return len(p), nil
+	}
+	h.isHeld = true
+	return h.Conn.Write(p)
+}
+
+// A head counts also if it comes with the end of a handshake, when the buffer of TLS can be large, or
+// behind a request.
+func TestHeadsThatAreBufferedAreCounted(t *testing.T) {
+	t.Parallel()
+	p := startService(t, "")
+	head := "GET /token HTTP/1.1\r\nHost: localhost\r\n" + strings.Repeat("X: y\r\n", 2500)
+	excess := func(what string, low, high int) {
+		t.Helper()
+		testkit.Eventually(t, what, func() bool { e := int(p.service.connections.excess.Load()); return low <= e && e <= high })
+	}
+	config := p.Client.Transport.(*http.Transport).TLSClientConfig.Clone()
+	for i := range 56 {
+		config.NextProtos = append(config.NextProtos, fmt.Sprintf("%0240d", i))
+	}
+	config.NextProtos, config.ServerName = append(config.NextProtos, "http/1.1"), "127.0.0.1"
+	raw := &heldBack{Conn: testkit.Value(net.Dial("tcp", p.Address))(t)}
+	client := tls.Client(raw, config)
+	testkit.Must(t, client.Handshake())
+	testkit.Value(io.WriteString(client, head))(t)
+	testkit.Value(raw.Conn.Write(raw.later))(t)
+	excess("a head came with the end of the handshake", len(head)*headWeight-usualRequestBytes, (len(head)+2*handshakeRead)*headWeight)
+	raw.Conn.Close()
+	excess("it has ended", 0, 0)
+
+	c := p.Dial(t)
+	testkit.Value(io.WriteString(c, getRequest+head))(t)
+	if s := status(t, c); s != http.StatusNotFound {
+		t.Errorf("status %d", s)
+	}
+	excess("a head came behind a request", len(head)*headWeight-usualRequestBytes, 2*pipelined*headWeight)
+	c.Close()
+	excess("it has ended", 0, 0)
+
+	c = p.Dial(t)
+	for range 2 {
+		testkit.Value(io.WriteString(c, getRequest))(t)
+		if s := status(t, c); s != http.StatusNotFound {
+			t.Errorf("status %d", s)
+		}
+		excess("nothing is behind a request", 0, 0)
+	}
 }
 
 // Nothing here reads a body, and none is waited for.
