@@ -74,7 +74,7 @@ func (s *Server) checks() map[string][]check {
 	if g.assertions == nil {
 		delete(all, "assertions")
 	}
-	all["files"] = s.readings.checks(s.watched(g), s.restartNeeded())
+	all["files"] = s.readings.checks(s.watched(g), s.restartNeeded(), g.pending != nil)
 	if g.tls != nil {
 		all["tls"] = []check{g.tls.check(time.Now())}
 	}

@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"reflect"
@@ -91,11 +92,18 @@ type change interface {
 }
 
 // newParts is the change to parts that were opened for a new configuration or kubeconfig.
-type newParts struct{ before, next parts }
+type newParts struct {
+	server       *Server
+	before, next parts
+}
 
+// parts reads the other files again: they may have been reloaded since, by the settings before.
 func (c newParts) parts(now parts) (parts, error) {
 	next := c.next
-	// A policy or a certificate may have been reloaded since, and was read by the settings before.
+	// The policy that is there now may belong to yet another configuration.
+	if next.cfg != c.before.cfg && !isFile(next.cfg) {
+		return parts{}, errChangedAgain
+	}
 	var err error
 	if next.policy == c.before.policy {
 		next.policy, next.pending = now.policy, now.pending
@@ -104,6 +112,8 @@ func (c newParts) parts(now parts) (parts, error) {
 	}
 	if next.trial == c.before.trial {
 		next.trial = now.trial
+	} else if next.trial, err = setup.LoadTrial(next.cfg); err != nil {
+		c.server.logger.Error("the policy trial is not judged", "error", err)
 	}
 	if next.tls == c.before.tls {
 		next.tls = now.tls
@@ -112,13 +122,23 @@ func (c newParts) parts(now parts) (parts, error) {
 			return parts{}, err
 		}
 	}
-	next.upstreams = maps.Clone(next.upstreams)
-	for name, u := range next.upstreams {
+	kept := next
+	kept.upstreams = maps.Clone(next.upstreams)
+	for name, u := range kept.upstreams {
 		if u == c.before.upstreams[name] && now.upstreams[name] != nil {
-			next.upstreams[name] = now.upstreams[name]
+			kept.upstreams[name] = now.upstreams[name]
 		}
 	}
-	return next, nil
+	next.upstreams, err = openUpstreams(next.cfg, c.server.version, next.assertions, c.server.logger, kept)
+	return next, err
+}
+
+var errChangedAgain = errors.New("the configuration was changed again while it got ready, and is read again")
+
+// isFile reports whether a configuration is what its file has now.
+func isFile(cfg *config.Config) bool {
+	file, err := config.Load(cfg.File)
+	return err == nil && reflect.DeepEqual(file, cfg)
 }
 
 func (c newParts) prepare(ctx context.Context) error {
@@ -166,7 +186,7 @@ func (s *Server) reloadConfig() error {
 		if err != nil {
 			return nil, err
 		}
-		return newParts{now.parts, next}, nil
+		return newParts{s, now.parts, next}, nil
 	}})
 }
 
@@ -184,7 +204,7 @@ func (s *Server) reloadKubeconfig(cluster string) error {
 		if err != nil {
 			return nil, err
 		}
-		return newParts{now.parts, next}, nil
+		return newParts{s, now.parts, next}, nil
 	}})
 }
 
@@ -197,20 +217,21 @@ func (s *Server) reloadPolicy() error {
 		if err != nil {
 			return nil, err
 		}
-		file, err := config.Load(read.cfg.File)
-		isInUse := err == nil && reflect.DeepEqual(file, read.cfg)
 		return newPart(func(now parts) (parts, error) {
-			var err error
-			switch {
-			case now.cfg != read.cfg: // which may name other files and identities
-				now.policy, err = setup.LoadPolicy(now.cfg)
-			case isInUse || next.Revision() == now.policy.Revision():
+			next := next
+			if now.cfg != read.cfg { // which may name other files and identities
+				var err error
+				if next, err = setup.LoadPolicy(now.cfg); err != nil {
+					return parts{}, err
+				}
+			}
+			if isFile(now.cfg) || next.Revision() == now.policy.Revision() {
 				now.policy = next
-			default:
+			} else {
 				s.logger.Warn("the rules of a changed policy wait for the changed configuration; its denials apply")
 				now.pending = next
 			}
-			return now, err
+			return now, nil
 		}), nil
 	}})
 }
@@ -443,7 +464,7 @@ func (r *readings) note(name string, err error) {
 
 // checks says of each group whether its present files are in use. The previous contents still
 // serve, so every fault is tolerated.
-func (r *readings) checks(groups []filewatch.Group, restartNeeded []string) []check {
+func (r *readings) checks(groups []filewatch.Group, restartNeeded []string, waits bool) []check {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var checks []check
@@ -455,6 +476,8 @@ func (r *readings) checks(groups []filewatch.Group, restartNeeded []string) []ch
 			c.Message = "the last good files stay in use: " + fault
 		case g.Name == configGroup && len(restartNeeded) > 0:
 			c.Message = fmt.Sprintf("some settings count only after a restart: %s", strings.Join(restartNeeded, ", "))
+		case g.Name == policyGroup && waits:
+			c.Message = "only its denials apply: its rules wait for a changed configuration, or for annotations"
 		}
 		checks = append(checks, c)
 	}

@@ -22,6 +22,7 @@ import (
 	"github.com/pullpass/pullpass/internal/test/kubetest"
 	"github.com/pullpass/pullpass/internal/test/pkitest"
 	"github.com/pullpass/pullpass/internal/test/proxytest"
+	"github.com/pullpass/pullpass/internal/test/registrytest"
 	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
@@ -286,11 +287,78 @@ func TestAPolicyWaitsForAValidConfiguration(t *testing.T) {
 	p.Refuses(t, configGroup, "pullpass.yaml")
 	testkit.Put(t, filepath.Join(p.Dir, "policy.yaml"), proxytest.PolicyFor("elsewhere/**"))
 	testkit.Eventually(t, "it was read", func() bool { return p.service.current.Load().pending != nil })
+	testkit.Eventually(t, "that it waits is said", func() bool {
+		_, report := p.Fetch(t, "http://"+p.Admin+"/readyz")
+		return strings.Contains(report, "only its denials apply")
+	})
 	p.Expect(t, raw, http.StatusOK, "")
 	p.restore(t, "pullpass.yaml")
 	testkit.Eventually(t, "its rules count", func() bool { return len(p.Exchange(t, "/token", raw, "repository:team-a/web:pull")) == 0 })
 	if p.service.current.Load().pending != nil {
 		t.Error("it waits, and serves")
+	}
+}
+
+// A configuration that was changed again, or withdrawn, while it got ready does not come into use, and
+// the policy that is there by then does not count with it.
+func TestAConfigurationChangesAgainWhileItGetsReady(t *testing.T) {
+	t.Parallel()
+	api := kubetest.NewAPIServer(t)
+	p := newTestService(t, "  kubernetes: {manifestFiles: [serviceaccounts.yaml]}\n", map[string]string{"kubeconfig": api.Kubeconfig()})
+	p.service.settleTimeout = time.Minute
+	p.reconcile(t)
+	before := p.service.current.Load()
+	first := string(testkit.Value(os.ReadFile(before.cfg.File))(t))
+	for name, again := range map[string]string{"an invalid one": "nonsense", "a third one": strings.Replace(first, "registries:", proxytest.SecondCluster+"registries:", 1), "the former one": first} {
+		testkit.Write(t, p.Dir, "pullpass.yaml", first)
+		p.Configure(t, "registries:", proxytest.SecondCluster+"  kubernetes: {kubeconfigFile: kubeconfig}\nregistries:")
+		ended := listing(t, api, p.service.reloadConfig)
+		testkit.Write(t, p.Dir, "pullpass.yaml", again)
+		testkit.Write(t, p.Dir, "policy.yaml", proxytest.PolicyFor("next/**"))
+		testkit.Must(t, p.service.reloadPolicy())
+		api.FailLists(nil)
+		if err := <-ended; !errors.Is(err, errChangedAgain) {
+			t.Errorf("%s: %v", name, err)
+		}
+		now := p.service.current.Load()
+		if waits := again != first; now.cfg != before.cfg || waits != (now.policy.Revision() == before.policy.Revision()) {
+			t.Errorf("%s: %d clusters, policy %s", name, len(now.cfg.Clusters), now.policy.Revision())
+		}
+		testkit.Write(t, p.Dir, "policy.yaml", proxytest.PolicyFor("{namespace}/**"))
+		testkit.Must(t, p.service.reloadPolicy())
+	}
+}
+
+// The CA of an upstream and a trial that are replaced while a configuration gets ready are in use with it.
+func TestOtherFilesChangeWhileAConfigurationGetsReady(t *testing.T) {
+	t.Parallel()
+	api := kubetest.NewAPIServer(t)
+	registry := registrytest.NewRegistry(t, "")
+	g := startGateway(t, upstreamEntry("ghcr.io", registry, ""), map[string]string{"kubeconfig": api.Kubeconfig(), "trial.yaml": proxytest.PolicyFor("before/**")})
+	ca := filepath.Join(g.Dir, "upstream-ca.pem")
+	testkit.Put(t, ca, testkit.Value(os.ReadFile(registry.CAFile))(t))
+	g.reconfigure(t, fmt.Sprintf("caFile: %q", registry.CAFile), fmt.Sprintf("caFile: %q", ca))
+	g.reconfigure(t, "policyFiles:", "policyTrial: {files: [trial.yaml]}\npolicyFiles:")
+	g.Configure(t, fmt.Sprintf("caFile: %q", ca), fmt.Sprintf("actions: [pull, push], caFile: %q", ca))
+	asked := make(chan bool)
+	api.FailLists(sync.OnceFunc(func() { close(asked) }))
+	g.Configure(t, "registries:", proxytest.SecondCluster+"  kubernetes: {kubeconfigFile: kubeconfig}\n"+ciIdentity+"registries:")
+	<-asked // by the watch
+	testkit.Put(t, ca, testkit.Value(os.ReadFile(filepath.Join(g.Dir, "tls.crt")))(t))
+	testkit.Put(t, filepath.Join(g.Dir, "trial.yaml"), proxytest.PolicyFor("next/**"))
+	testkit.Eventually(t, "both were read", func() bool {
+		now := g.service.current.Load()
+		u := now.upstreams["ghcr.io"]
+		return u.Content == setup.CAContent(&u.Settings) && now.trial.Revision() == testkit.Value(setup.LoadTrial(now.cfg))(t).Revision()
+	})
+	api.FailLists(nil)
+	testkit.Eventually(t, "the configuration is in use", func() bool { return len(g.service.current.Load().cfg.Clusters) == 2 })
+	now := g.service.current.Load()
+	if u := now.upstreams["ghcr.io"]; u.Content != setup.CAContent(&u.Settings) {
+		t.Error("a CA that was withdrawn is in use")
+	}
+	if want := testkit.Value(setup.LoadTrial(now.cfg))(t); now.trial.Revision() != want.Revision() {
+		t.Error("a trial that was replaced is in use")
 	}
 }
 
