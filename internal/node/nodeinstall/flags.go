@@ -150,7 +150,7 @@ func rancherFlags(tree *hostfs.Tree, ours string, ofCommand flagValues) (v flagV
 			}
 			for _, argument := range append(slices.Clone(n.Content), n) {
 				value := strictyaml.Resolve(argument).Value // a list has none
-				if err := isRancherRuntime(rancherName(ours), value, tree.Path(file)); err != nil {
+				if err := isRancherRuntime(tree, rancherName(ours), value, tree.Path(file)); err != nil {
 					return v, err
 				}
 				switch name, _, _ := strings.Cut(value, "="); {
@@ -206,7 +206,7 @@ func isOwnContainerd(name, setting, value, place string) error {
 			return fmt.Errorf("%w: data-dir in %s is %s, and containerd's configuration is looked for below %s; make %s a link to it or a mount of it, and leave data-dir out",
 				ErrProfile, place, term.QuoteValue(value), dir, dir)
 		}
-	case "container-runtime-endpoint", "docker":
+	case "container-runtime-endpoint", "image-service-endpoint", "docker":
 		if value != "" && value != "false" {
 			return fmt.Errorf("%w: %s in %s has the kubelet use another container runtime than that of %s; leave it out, or write the node's files yourself (docs/how-to/kubelet.md)",
 				ErrProfile, setting, place, name)
@@ -216,12 +216,15 @@ func isOwnContainerd(name, setting, value, place string) error {
 }
 
 // isRancherRuntime does the same with an argument of the kubelet.
-func isRancherRuntime(name, argument, place string) error {
-	flag, value, _ := strings.Cut(strings.TrimPrefix(argument, "--"), "=")
-	if flag = strings.ReplaceAll(flag, "_", "-"); !slices.Contains(endpointFlags, "--"+flag) {
-		return nil
+func isRancherRuntime(tree *hostfs.Tree, name, argument, place string) error {
+	flag, value, _ := strings.Cut(rancherArgument(argument), "=")
+	switch flag = strings.TrimRight(strings.ReplaceAll(flag, "_", "-"), "+"); {
+	case slices.Contains(endpointFlags, flag):
+		return isOwnContainerd(name, "container-runtime-endpoint", value, place)
+	case slices.Contains(settingsFlags, flag):
+		return settingsAskContainerd(tree, flag, value)
 	}
-	return isOwnContainerd(name, "container-runtime-endpoint", value, place)
+	return nil
 }
 
 // rancherArgument returns the flag of a kubelet-arg, which can begin with -- itself.
@@ -370,7 +373,11 @@ func (e edit) flags(content []byte) (flags []string, err error) {
 	if !found {
 		return nil, err
 	}
-	return words(string(content[a.start:a.end])), nil
+	value := string(content[a.start:a.end])
+	if strings.Contains(value, `\`) || strings.Count(value, `"`)%2 == 1 || strings.Count(value, `'`)%2 == 1 {
+		return nil, fmt.Errorf("%w: %s has a quote that is not closed, or \\; write it without", errForm, e.Variable)
+	}
+	return unitWords(value), nil
 }
 
 func words(s string) []string {

@@ -6,6 +6,7 @@ func microk8s() profile {
 		config: "/etc/pullpass/credential-provider.yaml", plugins: ownPluginDir,
 		client:     []string{"/var/snap/microk8s/current/certs/kubelet.crt", "/var/snap/microk8s/current/certs/kubelet.key"},
 		flags:      flagSource{form: formArguments, files: []string{"/var/snap/microk8s/current/args/kubelet"}},
-		containerd: "/var/snap/microk8s/current/args/containerd-template.toml", certs: "/var/snap/microk8s/current/args/certs.d",
+		containerd: "/var/snap/microk8s/current/args/containerd-template.toml", containerdArgs: "/var/snap/microk8s/current/args/containerd",
+		certs: "/var/snap/microk8s/current/args/certs.d",
 	}
 }

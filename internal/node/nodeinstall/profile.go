@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"path"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -44,6 +43,7 @@ type profile struct {
 	flags          flagSource
 	containerd     string // its configuration
 	containerdUnit string // of systemd, which can name a different one; empty: the platform does not let it
+	containerdArgs string // the file with its flags, which can name a different one; empty: the platform has none
 	certs          string // directory of hosts.toml if the configuration has no plain path
 }
 
@@ -191,7 +191,11 @@ func (p profile) flagFile(tree *hostfs.Tree) (string, error) {
 	}
 	var named []string
 	for _, file := range p.flags.files {
-		if slices.Contains(c.files, file) {
+		reads, err := c.reads(file)
+		if err != nil {
+			return "", err
+		}
+		if reads {
 			named = append(named, file)
 		}
 	}

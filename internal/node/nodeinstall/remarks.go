@@ -53,7 +53,7 @@ func (i *Installer) Remarks(d Desired) (remarks []string, err error) {
 // images returns the settings for images in the node's KubeletConfiguration. It ignores flags,
 // which could override them.
 func (p profile) images(tree *hostfs.Tree) (images kubelet.Images, err error) {
-	all, err := p.kubeletSettings(tree)
+	all, err := kubeletSettings(tree, p.settings)
 	for _, settings := range all {
 		gates, _ := settings["featureGates"].(map[string]any)
 		if on, ok := gates[kubelet.VerifyGate].(bool); ok {
@@ -66,9 +66,9 @@ func (p profile) images(tree *hostfs.Tree) (images kubelet.Images, err error) {
 	return images, err
 }
 
-// kubeletSettings returns the contents of the node's KubeletConfiguration.
-func (p profile) kubeletSettings(tree *hostfs.Tree) (all []map[string]any, err error) {
-	contents, err := contentsOf(tree, p.settings)
+// kubeletSettings returns the contents of a KubeletConfiguration.
+func kubeletSettings(tree *hostfs.Tree, names []string) (all []map[string]any, err error) {
+	contents, err := contentsOf(tree, names)
 	for _, content := range contents {
 		root, _, parseErr := strictyaml.Parse(content, maxFileBytes)
 		if parseErr != nil {
@@ -81,70 +81,116 @@ func (p profile) kubeletSettings(tree *hostfs.Tree) (all []map[string]any, err e
 	return all, err
 }
 
-// endpointFlags are the flags of the kubelet for the programs that pull images, and endpointSettings
-// the same in its KubeletConfiguration.
+// The kubelet's flags for the programs that pull images, the same in its KubeletConfiguration, and the
+// flags for the places of that.
 var (
 	endpointFlags    = []string{"--container-runtime-endpoint", "--image-service-endpoint"}
 	endpointSettings = []string{"containerRuntimeEndpoint", "imageServiceEndpoint"}
+	settingsFlags    = []string{"--config", "--config-dir"}
 )
 
 // asksContainerd returns an error if the kubelet gives credentials for images to another program than
 // containerd, SOCI's for example. It reads no hosts.toml, and would send tokens to the registry itself.
 func (p profile) asksContainerd(tree *hostfs.Tree, unit, flagFile string) error {
-	all, err := p.kubeletSettings(tree)
+	for _, name := range p.settings {
+		if err := settingsAskContainerd(tree, settingsFlags[0], name); err != nil {
+			return err
+		}
+	}
+	flags, err := p.kubeletWords(tree, unit, flagFile)
 	if err != nil {
 		return err
-	}
-	for _, settings := range all {
-		for _, name := range endpointSettings {
-			if value, ok := settings[name].(string); ok && !isContainerd(value) {
-				return notContainerd(name+" in "+strings.Join(p.settings, " or "), value)
-			}
-		}
-	}
-	var flags []string
-	switch p.flags.form {
-	case formRancher: // isRancherRuntime
-		return nil
-	case formArguments:
-		content, err := readIfThere(tree, flagFile)
-		if err != nil {
-			return err
-		}
-		if flags, err = (edit{Form: formArguments}).flags(content); err != nil {
-			return err
-		}
-	default:
-		c, err := commandOf(tree, unit)
-		if err != nil {
-			return err
-		}
-		given, _, err := c.words("")
-		if err != nil {
-			return err
-		}
-		for _, word := range given { // that of a shell has several
-			flags = append(flags, words(word)...)
-		}
 	}
 	for i, flag := range flags {
 		name, value, found := strings.Cut(flag, "=")
 		if !found && i+1 < len(flags) {
 			value = flags[i+1]
 		}
-		if name = strings.ReplaceAll(name, "_", "-"); slices.Contains(endpointFlags, name) && !isContainerd(value) {
+		switch name = strings.ReplaceAll(name, "_", "-"); {
+		case slices.Contains(endpointFlags, name) && !isContainerd(value):
 			return notContainerd(name+" of the kubelet", value)
+		case slices.Contains(settingsFlags, name):
+			if err := settingsAskContainerd(tree, name, value); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
 }
 
+// kubeletWords returns the words that can be flags of the kubelet, in its file, in the unit, and in what
+// a shell runs. Those of k3s and RKE2 were looked at before (isRancherRuntime).
+func (p profile) kubeletWords(tree *hostfs.Tree, unit, flagFile string) (all []string, err error) {
+	switch p.flags.form {
+	case formRancher:
+		return nil, nil
+	case formArguments:
+		content, err := readIfThere(tree, flagFile)
+		if err != nil {
+			return nil, err
+		}
+		return edit{Form: formArguments}.flags([]byte(snapPaths.Replace(string(content))))
+	}
+	c, err := commandOf(tree, unit)
+	if err != nil {
+		return nil, err
+	}
+	if all, _, err = c.words(""); err != nil {
+		return nil, err
+	}
+	texts, err := c.texts("")
+	for _, text := range texts {
+		all = append(all, strings.FieldsFunc(text, func(r rune) bool { return strings.ContainsRune(" \t\n\r\\\"';", r) })...)
+	}
+	return all, err
+}
+
+// snapPaths replaces the variables that MicroK8s has in its files.
+var snapPaths = strings.NewReplacer("${SNAP_DATA}", "/var/snap/microk8s/current", "${SNAP_COMMON}", "/var/snap/microk8s/common")
+
+// settingsAskContainerd does the same with a KubeletConfiguration, at the place that a flag names.
+func settingsAskContainerd(tree *hostfs.Tree, flag, name string) error {
+	if !path.IsAbs(name) {
+		return fmt.Errorf("%w: %s of the kubelet is not an absolute path (%s), so its imageServiceEndpoint is not seen here; write one", ErrProfile, flag, term.QuoteValue(name))
+	}
+	if flag == settingsFlags[1] && path.Ext(name) != ".d" {
+		in, err := tree.Names(name)
+		if err != nil {
+			return err
+		}
+		for _, base := range in {
+			if path.Ext(base) != ".conf" {
+				continue
+			}
+			if err := settingsAskContainerd(tree, settingsFlags[0], path.Join(name, base)); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	all, err := kubeletSettings(tree, []string{name})
+	if err != nil {
+		return err
+	}
+	for _, settings := range all {
+		for _, setting := range endpointSettings {
+			if value, ok := settings[setting].(string); ok && !isContainerd(value) {
+				return notContainerd(setting+" in "+tree.Path(name), value)
+			}
+		}
+	}
+	return nil
+}
+
+// isContainerd reports whether an endpoint is that of a platform's containerd.
 func isContainerd(endpoint string) bool {
-	return endpoint == "" || path.Base(endpoint) == "containerd.sock"
+	return slices.Contains([]string{
+		"", "/run/containerd/containerd.sock", "/var/run/containerd/containerd.sock", "/run/k3s/containerd/containerd.sock", "/var/snap/microk8s/common/run/containerd.sock",
+	}, strings.TrimPrefix(endpoint, "unix://"))
 }
 
 func notContainerd(setting, endpoint string) error {
-	return fmt.Errorf("%w: %s is %s, which is not containerd: it reads no hosts.toml, and would send tokens to the registry itself; leave it out, or name images by the gateway's own name (docs/how-to/kubelet.md)",
+	return fmt.Errorf("%w: %s is %s, which is not the platform's containerd: it reads no hosts.toml, and would send tokens to the registry itself; leave it out, or name images by the gateway's own name (docs/how-to/kubelet.md)",
 		ErrProfile, setting, term.QuoteValue(endpoint))
 }
 
@@ -189,21 +235,30 @@ func (p profile) containerdSettings(tree *hostfs.Tree) (containerd.Settings, err
 
 // containerdFile returns the file that containerd's unit names, or the platform's.
 func (p profile) containerdFile(tree *hostfs.Tree) (string, error) {
-	if p.containerdUnit == "" {
-		return p.containerd, nil
+	var words []string
+	place, file := p.containerdUnit, p.containerd
+	switch {
+	case p.containerdArgs != "":
+		content, err := readIfThere(tree, p.containerdArgs)
+		if err != nil {
+			return "", err
+		}
+		if words, err = (edit{Form: formArguments}).flags([]byte(snapPaths.Replace(string(content)))); err != nil {
+			return "", err
+		}
+		place = tree.Path(p.containerdArgs)
+	case p.containerdUnit != "":
+		c, err := commandOf(tree, p.containerdUnit)
+		if err != nil {
+			return "", err
+		}
+		if err := c.isItself("containerd"); err != nil {
+			return "", err
+		}
+		if words, _, err = c.words(""); err != nil {
+			return "", err
+		}
 	}
-	c, err := commandOf(tree, p.containerdUnit)
-	if err != nil {
-		return "", err
-	}
-	words, _, err := c.words("")
-	if err != nil {
-		return "", err
-	}
-	if err := c.isItself("containerd"); err != nil {
-		return "", err
-	}
-	file := p.containerd
 	for i, word := range words { // the last one counts, and one hyphen is as good as two
 		name, value, found := strings.Cut(word, "=")
 		if !found && i+1 < len(words) {
@@ -213,9 +268,11 @@ func (p profile) containerdFile(tree *hostfs.Tree) (string, error) {
 			continue
 		}
 		if !path.IsAbs(value) {
-			return "", fmt.Errorf("%w: --config of %s is not an absolute path (%s); write one", ErrProfile, p.containerdUnit, term.QuoteValue(value))
+			return "", fmt.Errorf("%w: --config of %s is not an absolute path (%s); write one", ErrProfile, place, term.QuoteValue(value))
 		}
-		file = value
+		if file = value; p.containerdArgs != "" && value == strings.Replace(p.containerd, "-template.toml", ".toml", 1) {
+			file = p.containerd // MicroK8s makes the one of the other at each start
+		}
 	}
 	return file, nil
 }

@@ -268,8 +268,8 @@ func glob(tree *hostfs.Tree, pattern string, matches func(part, base string) boo
 const errSpecifier = "\x00"
 
 // value returns the value of a variable. Files replace Environment=, and later files replace earlier
-// ones (systemd.exec(5)). A setting must not be hidden by a file that cannot be read.
-func (c command) value(name string, isSetting bool) (string, error) {
+// ones (systemd.exec(5)). A file that cannot be read must not hide it.
+func (c command) value(name string) (string, error) {
 	for _, file := range slices.Backward(c.files) {
 		content, err := readIfThere(c.tree, file)
 		if err != nil {
@@ -279,8 +279,7 @@ func (c command) value(name string, isSetting bool) (string, error) {
 		if found {
 			return string(content[a.start:a.end]), nil
 		}
-		// Most files that cannot be read have nothing to do with what is asked for.
-		if err != nil && (hasProviderFlag(string(content)) || isSetting && strings.Contains(string(content), name)) {
+		if err != nil && strings.Contains(string(content), name) {
 			return "", fmt.Errorf("%s: %w", c.tree.Path(file), err)
 		}
 	}
@@ -298,7 +297,7 @@ func (c command) words(variable string) (before, behind []string, err error) {
 				isBehind = true
 				continue
 			}
-			value, err := c.value(name, false)
+			value, err := c.value(name)
 			if err != nil {
 				return nil, nil, err
 			}
@@ -332,7 +331,11 @@ func (s flagSource) flagsOfUnit(tree *hostfs.Tree, unit, file string, ours []str
 	if !c.has(s.variable) {
 		return v, fmt.Errorf("%w: ExecStart of %s does not have $%s as a word, so the kubelet would get no flag of %s; add it at the end", ErrProfile, unit, s.variable, tree.Path(file))
 	}
-	if c.program() == "kubelet" && !slices.Contains(c.files, file) {
+	reads, err := c.reads(file)
+	if err != nil {
+		return v, err
+	}
+	if c.program() == "kubelet" && !reads {
 		return v, fmt.Errorf("%w: %s is not an EnvironmentFile of %s, so the kubelet would get no flag of it; name it in a drop-in", ErrProfile, tree.Path(file), unit)
 	}
 	isAssigned, err := s.isAssigned(tree, file, ours, e)
@@ -356,6 +359,31 @@ func (c command) program() string {
 // commandPrefixes can precede a program (systemd.service(5)).
 const commandPrefixes = "-@:+!|"
 
+// reads reports whether a file is an EnvironmentFile of the unit, also by a link.
+func (c command) reads(file string) (bool, error) {
+	for _, other := range c.files {
+		if same, err := isSame(c.tree, other, file); same || err != nil {
+			return same, err
+		}
+	}
+	return false, nil
+}
+
+// isSame reports whether both names lead to one file that exists, or are the same.
+func isSame(tree *hostfs.Tree, a, b string) (bool, error) {
+	var targets [2]string
+	for i, name := range []string{a, b} {
+		target, err := tree.Follow(name)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return false, err
+		}
+		if targets[i] = target; err != nil {
+			targets[i] = name
+		}
+	}
+	return targets[0] == targets[1], nil
+}
+
 // isItself returns an error if the unit starts a program by a second one or by a script, whose
 // settings are not seen here.
 func (c command) isItself(name string) error {
@@ -363,15 +391,14 @@ func (c command) isItself(name string) error {
 		return nil
 	}
 	file := strings.TrimLeft(c.start[0], commandPrefixes)
-	isScript := false
+	content, err := []byte(nil), error(nil)
 	if path.IsAbs(file) {
-		content, err := readIfThere(c.tree, file)
-		if err != nil && !errors.Is(err, hostfs.ErrTooLarge) {
-			return err
-		}
-		isScript = strings.HasPrefix(string(content), "#!")
+		content, err = readIfThere(c.tree, file)
 	}
-	if isScript || path.Base(file) != name {
+	if err != nil && !errors.Is(err, hostfs.ErrTooLarge) {
+		return err
+	}
+	if !path.IsAbs(file) || path.Base(file) != name || strings.HasPrefix(string(content), "#!") {
 		return fmt.Errorf("%w: ExecStart of %s starts %s by %s, whose settings are not seen here; write the path of %s itself and its flags into ExecStart", ErrProfile, c.unit, name, term.QuoteValue(file), name)
 	}
 	return nil
@@ -388,39 +415,46 @@ func (c command) has(variable string) bool {
 	return !isText && slices.Contains(c.start, "$"+variable)
 }
 
-// isPlain returns an error if a shell gives the kubelet provider flags: in a word of the command, or
-// in a script. Only the shell knows which of them the kubelet gets.
+// isPlain returns an error if a shell gives the kubelet provider flags. Only the shell knows which of
+// them the kubelet gets.
 func (c command) isPlain(variable string) error {
-	for _, word := range c.start {
-		text, err := "", error(nil)
-		switch script := strings.TrimLeft(word, "-@:+!|"); {
-		case strings.Contains(word, " "):
-			text = os.Expand(strings.ReplaceAll(word, "$$", "$"), func(name string) (value string) {
-				if err == nil && name != variable {
-					value, err = c.value(name, false)
-				}
-				return value
-			})
-			if err != nil {
-				return err
-			}
-		case path.IsAbs(script):
-			content, err := readIfThere(c.tree, script)
-			if err != nil && !errors.Is(err, hostfs.ErrTooLarge) && !errors.Is(err, hostfs.ErrNotRegular) {
-				return err
-			}
-			if !strings.HasPrefix(string(content), "#!") {
-				continue // a program: most are larger than what is read here
-			}
-			text = string(content)
-		default:
-			continue
-		}
+	texts, err := c.texts(variable)
+	for word, text := range texts {
 		if hasProviderFlag(text) {
 			return fmt.Errorf("%w: ExecStart of %s starts the kubelet by a shell, which has %s or %s (%s); write these flags into ExecStart itself", ErrProfile, c.unit, configFlag, pluginsFlag, term.QuoteValue(word))
 		}
 	}
-	return nil
+	return err
+}
+
+// texts returns the texts that a shell may run, by the words of the command that have or name them. One
+// variable has no value there.
+func (c command) texts(without string) (map[string]string, error) {
+	texts := map[string]string{}
+	for _, word := range c.start {
+		switch script := strings.TrimLeft(word, commandPrefixes); {
+		case strings.Contains(word, " "):
+			var err error
+			texts[word] = os.Expand(strings.ReplaceAll(word, "$$", "$"), func(name string) (value string) {
+				if err == nil && name != without {
+					value, err = c.value(name)
+				}
+				return value
+			})
+			if err != nil {
+				return nil, err
+			}
+		case path.IsAbs(script):
+			content, err := readIfThere(c.tree, script)
+			if err != nil && !errors.Is(err, hostfs.ErrTooLarge) && !errors.Is(err, hostfs.ErrNotRegular) {
+				return nil, err
+			}
+			if strings.HasPrefix(string(content), "#!") { // else a program: most are larger than what is read here
+				texts[word] = string(content)
+			}
+		}
+	}
+	return texts, nil
 }
 
 func hasProviderFlag(text string) bool {
@@ -439,7 +473,12 @@ func (s flagSource) isAlone(c command, file string, isAssigned bool) error {
 	}
 	isBehind := false
 	for _, other := range c.files {
-		if isBehind = isBehind || other == file; other == file {
+		same, err := isSame(c.tree, other, file)
+		if err != nil {
+			return err
+		}
+		if same {
+			isBehind = true
 			continue
 		}
 		content, err := readIfThere(c.tree, other)
@@ -485,11 +524,11 @@ func (c command) flagsOfRancher(file string) (v flagValues, err error) {
 	if err != nil {
 		return v, err
 	}
-	other, err := c.value(strings.ToUpper(rancher)+"_CONFIG_FILE", true)
+	other, err := c.value(strings.ToUpper(rancher) + "_CONFIG_FILE")
 	if err != nil {
 		return v, err
 	}
-	dataDir, err := c.value(strings.ToUpper(rancher)+"_DATA_DIR", true)
+	dataDir, err := c.value(strings.ToUpper(rancher) + "_DATA_DIR")
 	if err == nil {
 		err = isOwnContainerd(rancher, "data-dir", dataDir, "the environment of "+c.unit)
 	}
@@ -514,7 +553,7 @@ func (c command) flagsOfRancher(file string) (v flagValues, err error) {
 		switch name {
 		case "--kubelet-arg":
 			arguments = append(arguments, rancherArgument(value))
-			if err := isRancherRuntime(rancher, value, "ExecStart of "+c.unit); err != nil {
+			if err := isRancherRuntime(c.tree, rancher, value, "ExecStart of "+c.unit); err != nil {
 				return v, err
 			}
 		case "--config", "--c":

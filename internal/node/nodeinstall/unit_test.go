@@ -55,7 +55,9 @@ func TestUnitThatAssignsOurVariable(t *testing.T) {
 		"plugins of a shell":            {"ExecStart=\nExecStart=/bin/sh -c 'exec kubelet --image-credential-provider-bin-dir=/x $KUBELET_EXTRA_ARGS'\n", "", true},
 		"an odd file of a shell":        {"EnvironmentFile=/etc/odd.env\nEnvironment=X=--v=2\nExecStart=\nExecStart=/bin/sh -c 'exec kubelet $ODD $X $KUBELET_EXTRA_ARGS'\n", "", true},
 		"an odd file, and a later one":  {"EnvironmentFile=/etc/odd.env\nEnvironmentFile=/etc/none.env\nExecStart=\nExecStart=/bin/sh -c 'exec kubelet $ODD $MORE $KUBELET_EXTRA_ARGS'\n", "", true},
-		"an odd file of others":         {"EnvironmentFile=/etc/other.env\nExecStart=\nExecStart=/usr/bin/kubelet $OTHER $KUBELET_EXTRA_ARGS\n", "", false},
+		"an odd file of others":         {"EnvironmentFile=/etc/other.env\nExecStart=\nExecStart=/usr/bin/kubelet $MORE $KUBELET_EXTRA_ARGS\n", "", false},
+		"an odd file of a word":         {"EnvironmentFile=/etc/other.env\nExecStart=\nExecStart=/usr/bin/kubelet $OTHER $KUBELET_EXTRA_ARGS\n", "", true},
+		"a quote that is not closed":    {"", "KUBELET_EXTRA_ARGS=--hostname-override=it's\n", true},
 		"a program with such a text":    {"ExecStart=\nExecStart=/opt/program $KUBELET_EXTRA_ARGS\n", "", false},
 		"a large program":               {"ExecStart=\nExecStart=/opt/kubelet $KUBELET_EXTRA_ARGS\n", "", false},
 		"a directory as the program":    {"ExecStart=\nExecStart=/opt $KUBELET_EXTRA_ARGS\n", "", false},
@@ -87,7 +89,7 @@ func TestUnitThatAssignsOurVariable(t *testing.T) {
 			status := func() error { _, err := h.Status(desired("v1.36.2")); return err }
 			if test.refused {
 				want := ErrProfile
-				if strings.Contains(test.dropIn, "odd") {
+				if strings.Contains(test.dropIn+name, "odd") || strings.Contains(test.flags, "'") {
 					want = errForm
 				}
 				h.untouched(want, "", status)
@@ -140,8 +142,10 @@ func TestUnitWithoutTheFileOfFlags(t *testing.T) {
 		"/home/kubernetes/bin/kubelet $KUBELET_OPTS":  {"", true},
 		"-/home/kubernetes/bin/kubelet $KUBELET_OPTS": {"EnvironmentFile=-/etc/default/kubelet\n", false},
 		"/home/kubernetes/bin/start":                  {"", false},
+		"/opt/kubelet $KUBELET_OPTS":                  {"EnvironmentFile=/etc/linked\n", false},
 	} {
 		h := newHost(t, "gke")
+		h.link("etc/linked", "default/kubelet")
 		h.put("etc/systemd/system/kubelet.service", "[Service]\nExecStart="+start+"\n"+test.more)
 		if _, err := h.Status(desired("v1.36.2")); (err != nil) != test.refused || test.refused && !strings.Contains(err.Error(), "is not an EnvironmentFile of kubelet.service") {
 			t.Errorf("%s: %v", start, err)
@@ -154,7 +158,22 @@ func TestImagesOfAnotherProgram(t *testing.T) {
 	t.Parallel()
 	const soci = "unix:///run/soci-snapshotter-grpc/soci-snapshotter-grpc.sock"
 	for name, test := range map[string]struct{ profile, file, content, want string }{
-		"a setting":           {"kubeadm", "var/lib/kubelet/config.yaml", "imageServiceEndpoint: " + soci + "\n", "imageServiceEndpoint in /var/lib/kubelet/config.yaml"},
+		"a setting":           {"kubeadm", "var/lib/kubelet/config.yaml", "imageServiceEndpoint: " + soci + "\n", "/var/lib/kubelet/config.yaml is \"unix:///run/soci"},
+		"another settings":    {"kubeadm", "etc/default/kubelet", "KUBELET_EXTRA_ARGS=--config=/opt/kubelet.yaml\n", "imageServiceEndpoint in "},
+		"a settings dir":      {"kubeadm", "etc/default/kubelet", "KUBELET_EXTRA_ARGS=--config-dir=/opt/kubelet\n", "imageServiceEndpoint in "},
+		"relative settings":   {"kubeadm", "etc/default/kubelet", "KUBELET_EXTRA_ARGS=--config=kubelet.yaml\n", "--config of the kubelet is not an absolute path"},
+		"a settings dir, odd": {"kubeadm", "etc/default/kubelet", "KUBELET_EXTRA_ARGS=--config-dir=/opt/kubelet.yaml\n", "kubelet.yaml"},
+		"no settings there":   {"kubeadm", "etc/default/kubelet", "KUBELET_EXTRA_ARGS=--config=/opt/none.yaml\n", ""},
+		"another containerd":  {"kubeadm", "etc/default/kubelet", "KUBELET_EXTRA_ARGS=--container-runtime-endpoint=unix:///run/soci/containerd.sock\n", "--container-runtime-endpoint of the kubelet"},
+		"a script":            {"kubeadm", dropIn, "[Service]\nExecStart=\nExecStart=/opt/start\n", "--image-service-endpoint of the kubelet"},
+		"a shell's variable":  {"kubeadm", dropIn, "[Service]\nEnvironment=SOCI=--image-service-endpoint=" + soci + "\nExecStart=\nExecStart=/bin/sh -c 'exec kubelet $$SOCI'\n", "--image-service-endpoint of the kubelet"},
+		"settings of k3s":     {"k3s", "etc/rancher/k3s/config.yaml", "kubelet-arg: [config=/opt/kubelet.yaml]\n", "imageServiceEndpoint in "},
+		"a k3s setting":       {"k3s", "etc/rancher/k3s/config.yaml", "image-service-endpoint: " + soci + "\n", "image-service-endpoint in "},
+		"a k3s flag":          {"k3s", "etc/systemd/system/k3s-agent.service", "[Service]\nExecStart=/usr/local/bin/k3s agent --image-service-endpoint=" + soci + "\n", "image-service-endpoint in ExecStart"},
+		"k3s without a path":  {"k3s", "etc/systemd/system/k3s-agent.service", "[Service]\nExecStart=k3s agent\n", `starts k3s by "k3s"`},
+		"settings of a snap":  {"microk8s", "var/snap/microk8s/current/args/kubelet", "--config=${SNAP_DATA}/args/soci.yaml\n", "imageServiceEndpoint in "},
+		"a snap's containerd": {"microk8s", "var/snap/microk8s/current/args/containerd", "--config ${SNAP_COMMON}/other.toml\n", "config_path is in none of /var/snap/microk8s/common/other.toml"},
+		"a snap's own":        {"microk8s", "var/snap/microk8s/current/args/containerd", "--config ${SNAP_DATA}/args/containerd.toml\n--root ${SNAP_COMMON}/x\n", ""},
 		"a setting of EKS":    {"eks", "etc/kubernetes/kubelet/config.json.d/40.conf", `{"imageServiceEndpoint": "` + soci + `"}`, "imageServiceEndpoint in "},
 		"the runtime":         {"kubeadm", "var/lib/kubelet/config.yaml", "containerRuntimeEndpoint: unix:///run/crio/crio.sock\n", "containerRuntimeEndpoint in "},
 		"containerd":          {"kubeadm", "var/lib/kubelet/config.yaml", "containerRuntimeEndpoint: unix:///run/containerd/containerd.sock\nimageServiceEndpoint: \"\"\n", ""},
@@ -170,6 +189,11 @@ func TestImagesOfAnotherProgram(t *testing.T) {
 			h := newHost(t, test.profile)
 			h.put(test.file, test.content)
 			h.link("etc/odd", "odd")
+			for _, name := range []string{"opt/kubelet.yaml", "opt/kubelet/40.conf", "var/snap/microk8s/current/args/soci.yaml"} {
+				h.put(name, "imageServiceEndpoint: "+soci+"\n")
+			}
+			h.put("opt/kubelet/README", "imageServiceEndpoint: \"\"\n")
+			h.put("opt/start", "#!/bin/sh\nexec kubelet \\\n  --image-service-endpoint \""+soci+"\" \"$@\"\n")
 			want := desired("v1.36.2")
 			if _, err := h.Status(want); (err != nil) != (test.want != "") || err != nil && !strings.Contains(err.Error(), test.want) {
 				t.Errorf("error %v, want %q", err, test.want)
@@ -355,7 +379,6 @@ func TestFlagsOfRancherThatCannotBeRead(t *testing.T) {
 		"no YAML":               {"etc/rancher/k3s/config.yaml", "{", nil, "is not YAML"},
 		"no mapping":            {"etc/rancher/k3s/config.yaml", "[x]", nil, "is not a YAML mapping"},
 		"a setting behind one":  {"etc/systemd/system/k3s-agent.service", "[Service]\nEnvironmentFile=/etc/data.env\nExecStart=/usr/local/bin/k3s agent\n", errForm, "data.env"},
-		"the place of a file":   {"etc/systemd/system/k3s-agent.service", start + "ExecStart=/usr/local/bin/k3s agent\n", errForm, "odd.env"},
 		"a word of the command": {"etc/systemd/system/k3s-agent.service", start + "EnvironmentFile=/etc/place.env\nExecStart=/usr/local/bin/k3s agent $ODD\n", errForm, "odd.env"},
 	} {
 		h := newHost(t, "k3s")
