@@ -195,6 +195,14 @@ func testObjectValidation(t *testing.T, s *site) {
 	if spec := fmt.Sprint(kept["spec"]); !strings.Contains(spec, "service:[x]") || !strings.Contains(spec, "dney:[x]") {
 		t.Errorf("an unknown field was dropped: %v", spec)
 	}
+	// Nor does it drop one without a value, which would make the rule grant more.
+	subject := cluster.Object{"namespaces": []string{"a"}, "serviceAccounts": nil, "nodes": nil, "namespaceSelector": nil, "clusters": nil, "condition": nil}
+	kept = s.Create(t, policiesPath+"?dryRun=All", accessPolicy("p", cluster.Object{"trial": nil, "rules": []cluster.Object{rule("a", set("subjects", []cluster.Object{subject}), set("services", nil), set("requests", nil))}}))
+	for _, field := range []string{"serviceAccounts", "nodes", "namespaceSelector", "clusters", "condition", "trial", "services", "requests"} {
+		if spec := fmt.Sprint(kept["spec"]); !strings.Contains(spec, field+":<nil>") {
+			t.Errorf("%s without a value was dropped: %v", field, spec)
+		}
+	}
 }
 
 func many257() (rules []cluster.Object) {

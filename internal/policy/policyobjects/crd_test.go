@@ -241,6 +241,14 @@ func structural(t *testing.T, path string, from object) object {
 		}
 		if slices.Contains(preserved, path) {
 			s["x-kubernetes-preserve-unknown-fields"] = true
+			// The API server drops a field without a value, unless it is nullable: "serviceAccounts:" would grant
+			// to all of a namespace. Pullpass rejects the object.
+			// Lists of rules and denials mean nothing if they have no value.
+			for name, field := range properties {
+				if isList := name == "rules" || name == "deny"; !isList && !strings.Contains(fmt.Sprint(s["required"]), name) {
+					field.(object)["nullable"] = true
+				}
+			}
 		}
 		for _, rule := range rules[path] {
 			validations, _ := s["x-kubernetes-validations"].([]object)
