@@ -24,9 +24,14 @@ type parts struct {
 	issuer     string // iss of its tokens
 }
 
-// runPart runs one of the commands that docker-compose.yaml needs.
+// runPart runs one of the commands that docker-compose.yaml needs, or a user without a cluster, who gives
+// a copy of examples/ as the directory.
 func runPart(ctx context.Context, args []string, out io.Writer) error {
 	p := parts{clusterDir: "/cluster", serversDir: "/servers", address: ":6443", issuer: "https://cluster:6443"}
+	if len(args) > 2 && args[0] == "--dir" {
+		p = parts{clusterDir: args[1], serversDir: args[1], address: "localhost:6443", issuer: "https://localhost:6443"}
+		args = args[2:]
+	}
 	switch {
 	case len(args) == 1 && args[0] == "init":
 		return p.init()
@@ -35,7 +40,7 @@ func runPart(ctx context.Context, args []string, out io.Writer) error {
 	case len(args) == 2 && args[0] == "token":
 		return p.token(out, args[1])
 	default:
-		return errors.New("usage: demo [init | serve | token NAMESPACE/SERVICEACCOUNT]")
+		return errors.New("usage: demo [[--dir DIR] init | serve | token NAMESPACE/SERVICEACCOUNT]")
 	}
 }
 

@@ -99,3 +99,31 @@ func TestPartsRefuse(t *testing.T) {
 		t.Errorf("printed %q", out.String())
 	}
 }
+
+// A user without a cluster gives a copy of examples/, whose configuration has these files and this issuer.
+func TestPartsOfADirectory(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	var out bytes.Buffer
+	for _, args := range [][]string{{"--dir", dir, "init"}, {"--dir", dir, "token", "team-a/web"}} {
+		if err := run(context.Background(), args, &out); err != nil {
+			t.Fatalf("demo %v: %v", args, err)
+		}
+	}
+	for _, name := range []string{"ca.crt", "tls.crt", "tls.key"} {
+		if _, err := os.Stat(filepath.Join(dir, name)); err != nil {
+			t.Error(err)
+		}
+	}
+	token, err := jwt.ParseSigned(strings.TrimSpace(out.String()), []jose.SignatureAlgorithm{jose.RS256})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var claims jwt.Claims
+	if err := token.UnsafeClaimsWithoutVerification(&claims); err != nil || claims.Issuer != "https://localhost:6443" {
+		t.Errorf("issuer %q, %v", claims.Issuer, err)
+	}
+	if err := run(context.Background(), []string{"--dir", dir}, &out); err == nil || !strings.Contains(err.Error(), "usage") {
+		t.Errorf("a directory alone: %v", err)
+	}
+}
