@@ -28,9 +28,9 @@ const (
 	streamBytes = 192 << 10
 	// usualRequestBytes is the part of that for a request.
 	usualRequestBytes = 8 << 10
-	// handshakeRead is the most that is read at once during a handshake. So no more of a head that comes
-	// with its end can be buffered.
-	handshakeRead = 1 << 10
+	// smallRead is the most that is read at once during a handshake, and always where bodies are small. So
+	// no more of a head that comes behind them can wait in the buffer of TLS.
+	smallRead = 2 << 10
 	// pipelined is the most of a head that can be buffered behind a request: a record of TLS, and the
 	// buffer of net/http.
 	pipelined = 20 << 10
@@ -58,6 +58,7 @@ type connections struct {
 	maxExcess  int64
 	excess     atomic.Int64 // memory of arriving heads and open requests, beyond the usual size; written under mu
 	encrypted  bool         // each connection begins with a handshake
+	smallReads bool         // bodies are small
 	refused    atomic.Uint64
 	isTrusted  func(netip.Addr) bool // proxies, which have many clients
 	changed    chan struct{}         // holds one value: there may be a place now
@@ -88,7 +89,7 @@ func (a *address) outweighs(other *address) bool {
 func newConnections(memory, each int64, isTrusted func(netip.Addr) bool) *connections {
 	most := int(max(memory/each, 2))
 	return &connections{
-		most: most, perAddress: most / 2, maxExcess: memory / 2,
+		most: most, perAddress: most / 2, maxExcess: memory / 2, smallReads: each == connectionBytes,
 		isTrusted: isTrusted, changed: make(chan struct{}, 1), all: map[*boundedConn]bool{}, addresses: map[netip.Prefix]*address{},
 	}
 }
@@ -435,8 +436,8 @@ func (c *boundedConn) SetDeadline(t time.Time) error {
 func (c *boundedConn) Read(p []byte) (int, error) {
 	c.mu.Lock()
 	c.sinceResponse = 0
-	if c.handshake {
-		p = p[:min(len(p), handshakeRead)]
+	if c.handshake || c.connections.smallReads {
+		p = p[:min(len(p), smallRead)]
 	}
 	c.mu.Unlock()
 	n, err := c.Conn.Read(p)

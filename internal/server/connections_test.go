@@ -636,7 +636,7 @@ func TestHeadsThatAreBufferedAreCounted(t *testing.T) {
 	testkit.Must(t, client.Handshake())
 	testkit.Value(io.WriteString(client, head))(t)
 	testkit.Value(raw.Conn.Write(raw.later))(t)
-	excess("a head came with the end of the handshake", len(head)*headWeight-usualRequestBytes, (len(head)+2*handshakeRead)*headWeight)
+	excess("a head came with the end of the handshake", len(head)*headWeight-usualRequestBytes, (len(head)+2*smallRead)*headWeight)
 	raw.Conn.Close()
 	excess("it has ended", 0, 0)
 

@@ -1,7 +1,9 @@
 package nodeinstall
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"path"
 	"slices"
 	"strings"
@@ -53,8 +55,14 @@ func (i *Installer) Remarks(d Desired) (remarks []string, err error) {
 // images returns the settings for images in the node's KubeletConfiguration. It ignores flags,
 // which could override them.
 func (p profile) images(tree *hostfs.Tree) (images kubelet.Images, err error) {
-	all, err := kubeletSettings(tree, p.settings)
-	for _, settings := range all {
+	contents, err := contentsOf(tree, p.settings)
+	for _, content := range contents {
+		root, _, parseErr := strictyaml.Parse(content, maxFileBytes)
+		if parseErr != nil {
+			continue // the kubelet would not run with it
+		}
+		value, _ := strictyaml.Value(root)
+		settings, _ := value.(map[string]any)
 		gates, _ := settings["featureGates"].(map[string]any)
 		if on, ok := gates[kubelet.VerifyGate].(bool); ok {
 			images.Gate = &on
@@ -64,21 +72,6 @@ func (p profile) images(tree *hostfs.Tree) (images kubelet.Images, err error) {
 		}
 	}
 	return images, err
-}
-
-// kubeletSettings returns the contents of a KubeletConfiguration.
-func kubeletSettings(tree *hostfs.Tree, names []string) (all []map[string]any, err error) {
-	contents, err := contentsOf(tree, names)
-	for _, content := range contents {
-		root, _, parseErr := strictyaml.Parse(content, maxFileBytes)
-		if parseErr != nil {
-			continue // the kubelet would not run with it
-		}
-		value, _ := strictyaml.Value(root)
-		settings, _ := value.(map[string]any)
-		all = append(all, settings)
-	}
-	return all, err
 }
 
 // The kubelet's flags for the programs that pull images, the same in its KubeletConfiguration, and the
@@ -140,9 +133,37 @@ func (p profile) kubeletWords(tree *hostfs.Tree, unit, flagFile string) (all []s
 	}
 	texts, err := c.texts("")
 	for _, text := range texts {
-		all = append(all, strings.FieldsFunc(text, func(r rune) bool { return strings.ContainsRune(" \t\n\r\\\"';", r) })...)
+		all = append(all, wordsOfScript(text)...)
 	}
 	return all, err
+}
+
+// wordsOfScript returns the endpoints in a text, wherever they are in it, as flags, and the files of
+// settings that it names.
+func wordsOfScript(text string) (flags []string) {
+	text = strings.ReplaceAll(text, "_", "-")
+	isEnd := func(r rune) bool { return strings.ContainsRune(" \t\n\r\\\"';()}|&", r) }
+	for _, flag := range slices.Concat(endpointFlags, settingsFlags) {
+		isEndpoint := slices.Contains(endpointFlags, flag)
+		for rest := text; ; {
+			_, after, found := strings.Cut(rest, flag)
+			if !found {
+				break
+			}
+			rest = after
+			value := strings.TrimLeftFunc(after, func(r rune) bool { return isEnd(r) || r == '=' })
+			if value == after { // a longer name
+				continue
+			}
+			if end := strings.IndexFunc(value, isEnd); end >= 0 {
+				value = value[:end]
+			}
+			if isEndpoint || path.IsAbs(value) {
+				flags = append(flags, flag+"="+value)
+			}
+		}
+	}
+	return flags
 }
 
 // snapPaths replaces the variables that MicroK8s has in its files.
@@ -153,30 +174,40 @@ func settingsAskContainerd(tree *hostfs.Tree, flag, name string) error {
 	if !path.IsAbs(name) {
 		return fmt.Errorf("%w: %s of the kubelet is not an absolute path (%s), so its imageServiceEndpoint is not seen here; write one", ErrProfile, flag, term.QuoteValue(name))
 	}
-	if flag == settingsFlags[1] && path.Ext(name) != ".d" {
-		in, err := tree.Names(name)
-		if err != nil {
-			return err
-		}
-		for _, base := range in {
-			if path.Ext(base) != ".conf" {
-				continue
-			}
-			if err := settingsAskContainerd(tree, settingsFlags[0], path.Join(name, base)); err != nil {
-				return err
-			}
-		}
+	mode, err := tree.Mode(name)
+	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	all, err := kubeletSettings(tree, []string{name})
 	if err != nil {
 		return err
 	}
-	for _, settings := range all {
-		for _, setting := range endpointSettings {
-			if value, ok := settings[setting].(string); ok && !isContainerd(value) {
-				return notContainerd(setting+" in "+tree.Path(name), value)
+	if mode.IsDir() { // the kubelet reads *.conf, at any depth
+		in, err := tree.Names(name)
+		for _, base := range in {
+			inner := path.Join(name, base)
+			mode, modeErr := tree.Mode(inner)
+			if err == nil && modeErr == nil && (mode.IsDir() || path.Ext(base) == ".conf") {
+				err = settingsAskContainerd(tree, flag, inner)
 			}
+		}
+		return err
+	}
+	content, err := readIfThere(tree, name)
+	if err != nil {
+		return err
+	}
+	root, _, err := strictyaml.Parse(content, maxFileBytes)
+	if errors.Is(err, strictyaml.ErrEmpty) {
+		return nil
+	}
+	if err != nil { // the kubelet reads some of these, the first of several documents for example
+		return fmt.Errorf("%w: %s: %w, so its imageServiceEndpoint is not seen here", ErrProfile, tree.Path(name), err)
+	}
+	value, _ := strictyaml.Value(root)
+	settings, _ := value.(map[string]any)
+	for _, setting := range endpointSettings {
+		if value, ok := settings[setting].(string); ok && !isContainerd(value) {
+			return notContainerd(setting+" in "+tree.Path(name), value)
 		}
 	}
 	return nil

@@ -1,6 +1,7 @@
 package nodeinstall
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -325,6 +326,9 @@ func (s flagSource) flagsOfUnit(tree *hostfs.Tree, unit, file string, ours []str
 	if s.form == formRancher {
 		return c.flagsOfRancher(file)
 	}
+	if name := c.program(); name != "" && (!path.IsAbs(strings.TrimLeft(c.start[0], commandPrefixes)) || name == "env") {
+		return v, fmt.Errorf("%w: ExecStart of %s does not name the path of its program (%s), whose flags are not seen here; write the path", ErrProfile, unit, term.QuoteValue(c.start[0]))
+	}
 	if err := c.isPlain(s.variable); err != nil {
 		return v, err
 	}
@@ -449,7 +453,8 @@ func (c command) texts(without string) (map[string]string, error) {
 			if err != nil && !errors.Is(err, hostfs.ErrTooLarge) && !errors.Is(err, hostfs.ErrNotRegular) {
 				return nil, err
 			}
-			if strings.HasPrefix(string(content), "#!") { // else a program: most are larger than what is read here
+			// A shell runs scripts without #!, too. Most programs are larger than what is read here.
+			if len(content) > 0 && bytes.IndexByte(content, 0) < 0 {
 				texts[word] = string(content)
 			}
 		}

@@ -61,7 +61,9 @@ func TestUnitThatAssignsOurVariable(t *testing.T) {
 		"a program with such a text":    {"ExecStart=\nExecStart=/opt/program $KUBELET_EXTRA_ARGS\n", "", false},
 		"a large program":               {"ExecStart=\nExecStart=/opt/kubelet $KUBELET_EXTRA_ARGS\n", "", false},
 		"a directory as the program":    {"ExecStart=\nExecStart=/opt $KUBELET_EXTRA_ARGS\n", "", false},
-		"a name without a directory":    {"ExecStart=\nExecStart=start $KUBELET_EXTRA_ARGS\n", "", false},
+		"a name without a directory":    {"ExecStart=\nExecStart=start $KUBELET_EXTRA_ARGS\n", "", true},
+		"a program of a path":           {"ExecStart=\nExecStart=/usr/bin/env start $KUBELET_EXTRA_ARGS\n", "", true},
+		"a script without #!":           {"ExecStart=\nExecStart=/bin/sh /opt/plain $KUBELET_EXTRA_ARGS\n", "", true},
 		"a file that cannot be read":    {"EnvironmentFile=/etc/odd.env\nExecStart=\nExecStart=/usr/bin/kubelet $ODD $KUBELET_EXTRA_ARGS\n", "", true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -73,7 +75,8 @@ func TestUnitThatAssignsOurVariable(t *testing.T) {
 			h.put("etc/more.env", "MORE=\"--image-credential-provider-config=/c.yaml\"\n")
 			h.put("etc/none.env", "MORE=\n")
 			h.put("opt/start", "#!/bin/sh\nexec kubelet --image-credential-provider-config=/c.yaml \"$@\"\n")
-			h.put("opt/program", "\x7fELF --image-credential-provider-config=/c.yaml\n")
+			h.put("opt/plain", "exec kubelet \"$@\" --image-credential-provider-config=/c.yaml\n")
+			h.put("opt/program", "\x7fELF\x00 --image-credential-provider-config=/c.yaml\n")
 			h.put("etc/empty.env", "KUBELET_EXTRA_ARGS=\n")
 			h.put("etc/kubelet.d/.hidden", "KUBELET_EXTRA_ARGS=--v=1\n")
 			h.put("etc/other.env", "OTHER=\"a 'b' \\\nc\"\n")
@@ -158,31 +161,36 @@ func TestImagesOfAnotherProgram(t *testing.T) {
 	t.Parallel()
 	const soci = "unix:///run/soci-snapshotter-grpc/soci-snapshotter-grpc.sock"
 	for name, test := range map[string]struct{ profile, file, content, want string }{
-		"a setting":           {"kubeadm", "var/lib/kubelet/config.yaml", "imageServiceEndpoint: " + soci + "\n", "/var/lib/kubelet/config.yaml is \"unix:///run/soci"},
-		"another settings":    {"kubeadm", "etc/default/kubelet", "KUBELET_EXTRA_ARGS=--config=/opt/kubelet.yaml\n", "imageServiceEndpoint in "},
-		"a settings dir":      {"kubeadm", "etc/default/kubelet", "KUBELET_EXTRA_ARGS=--config-dir=/opt/kubelet\n", "imageServiceEndpoint in "},
-		"relative settings":   {"kubeadm", "etc/default/kubelet", "KUBELET_EXTRA_ARGS=--config=kubelet.yaml\n", "--config of the kubelet is not an absolute path"},
-		"a settings dir, odd": {"kubeadm", "etc/default/kubelet", "KUBELET_EXTRA_ARGS=--config-dir=/opt/kubelet.yaml\n", "kubelet.yaml"},
-		"no settings there":   {"kubeadm", "etc/default/kubelet", "KUBELET_EXTRA_ARGS=--config=/opt/none.yaml\n", ""},
-		"another containerd":  {"kubeadm", "etc/default/kubelet", "KUBELET_EXTRA_ARGS=--container-runtime-endpoint=unix:///run/soci/containerd.sock\n", "--container-runtime-endpoint of the kubelet"},
-		"a script":            {"kubeadm", dropIn, "[Service]\nExecStart=\nExecStart=/opt/start\n", "--image-service-endpoint of the kubelet"},
-		"a shell's variable":  {"kubeadm", dropIn, "[Service]\nEnvironment=SOCI=--image-service-endpoint=" + soci + "\nExecStart=\nExecStart=/bin/sh -c 'exec kubelet $$SOCI'\n", "--image-service-endpoint of the kubelet"},
-		"settings of k3s":     {"k3s", "etc/rancher/k3s/config.yaml", "kubelet-arg: [config=/opt/kubelet.yaml]\n", "imageServiceEndpoint in "},
-		"a k3s setting":       {"k3s", "etc/rancher/k3s/config.yaml", "image-service-endpoint: " + soci + "\n", "image-service-endpoint in "},
-		"a k3s flag":          {"k3s", "etc/systemd/system/k3s-agent.service", "[Service]\nExecStart=/usr/local/bin/k3s agent --image-service-endpoint=" + soci + "\n", "image-service-endpoint in ExecStart"},
-		"k3s without a path":  {"k3s", "etc/systemd/system/k3s-agent.service", "[Service]\nExecStart=k3s agent\n", `starts k3s by "k3s"`},
-		"settings of a snap":  {"microk8s", "var/snap/microk8s/current/args/kubelet", "--config=${SNAP_DATA}/args/soci.yaml\n", "imageServiceEndpoint in "},
-		"a snap's containerd": {"microk8s", "var/snap/microk8s/current/args/containerd", "--config ${SNAP_COMMON}/other.toml\n", "config_path is in none of /var/snap/microk8s/common/other.toml"},
-		"a snap's own":        {"microk8s", "var/snap/microk8s/current/args/containerd", "--config ${SNAP_DATA}/args/containerd.toml\n--root ${SNAP_COMMON}/x\n", ""},
-		"a setting of EKS":    {"eks", "etc/kubernetes/kubelet/config.json.d/40.conf", `{"imageServiceEndpoint": "` + soci + `"}`, "imageServiceEndpoint in "},
-		"the runtime":         {"kubeadm", "var/lib/kubelet/config.yaml", "containerRuntimeEndpoint: unix:///run/crio/crio.sock\n", "containerRuntimeEndpoint in "},
-		"containerd":          {"kubeadm", "var/lib/kubelet/config.yaml", "containerRuntimeEndpoint: unix:///run/containerd/containerd.sock\nimageServiceEndpoint: \"\"\n", ""},
-		"a flag in the file":  {"kubeadm", "etc/default/kubelet", "KUBELET_EXTRA_ARGS=\"--image-service-endpoint " + soci + "\"\n", "--image-service-endpoint of the kubelet"},
-		"a flag of the unit":  {"kubeadm", dropIn, "[Service]\nExecStart=\nExecStart=/usr/bin/kubelet --image_service_endpoint=" + soci + " $KUBELET_EXTRA_ARGS\n", "--image-service-endpoint of the kubelet"},
-		"a flag in a shell":   {"kubeadm", dropIn, "[Service]\nExecStart=\nExecStart=/bin/sh -c 'exec kubelet --container-runtime-endpoint=/run/crio/crio.sock $KUBELET_EXTRA_ARGS'\n", "--container-runtime-endpoint of the kubelet"},
-		"a flag of MicroK8s":  {"microk8s", "var/snap/microk8s/current/args/kubelet", "--image-service-endpoint=" + soci + "\n", "--image-service-endpoint of the kubelet"},
-		"its own containerd":  {"microk8s", "var/snap/microk8s/current/args/kubelet", "--containerd=${SNAP_COMMON}/run/containerd.sock\n--container-runtime-endpoint=${SNAP_COMMON}/run/containerd.sock\n", ""},
-		"without a directory": {"kubeadm", dropIn, "[Service]\nEnvironmentFile=/etc/odd\nExecStart=\nExecStart=/usr/bin/kubelet $ODD $KUBELET_EXTRA_ARGS\n", "too many symbolic links"},
+		"a setting":            {"kubeadm", "var/lib/kubelet/config.yaml", "imageServiceEndpoint: " + soci + "\n", "/var/lib/kubelet/config.yaml is \"unix:///run/soci"},
+		"another settings":     {"kubeadm", "etc/default/kubelet", "KUBELET_EXTRA_ARGS=--config=/opt/kubelet.yaml\n", "imageServiceEndpoint in "},
+		"a settings dir":       {"kubeadm", "etc/default/kubelet", "KUBELET_EXTRA_ARGS=--config-dir=/opt/kubelet\n", "imageServiceEndpoint in "},
+		"relative settings":    {"kubeadm", "etc/default/kubelet", "KUBELET_EXTRA_ARGS=--config=kubelet.yaml\n", "--config of the kubelet is not an absolute path"},
+		"a settings dir, odd":  {"kubeadm", "etc/default/kubelet", "KUBELET_EXTRA_ARGS=--config-dir=/opt/kubelet.yaml\n", "kubelet.yaml"},
+		"no settings there":    {"kubeadm", "etc/default/kubelet", "KUBELET_EXTRA_ARGS=--config=/opt/none.yaml\n", ""},
+		"settings far below":   {"kubeadm", "etc/default/kubelet", "KUBELET_EXTRA_ARGS=--config-dir=/opt/deep\n", "imageServiceEndpoint in "},
+		"several documents":    {"kubeadm", "var/lib/kubelet/config.yaml", "imageServiceEndpoint: " + soci + "\n---\nmaxPods: 20\n", "more than one YAML document"},
+		"an array of a shell":  {"kubeadm", dropIn, "[Service]\nExecStart=\nExecStart=/opt/array\n", "--image-service-endpoint of the kubelet"},
+		"settings of a shell":  {"kubeadm", dropIn, "[Service]\nExecStart=\nExecStart=/bin/sh /opt/settings\n", "imageServiceEndpoint in "},
+		"a shell's containerd": {"kubeadm", dropIn, "[Service]\nExecStart=\nExecStart=/bin/sh -c 'exec kubelet --config=\"$X\" --container-runtime-endpoint=unix:///run/containerd/containerd.sock'\n", ""},
+		"another containerd":   {"kubeadm", "etc/default/kubelet", "KUBELET_EXTRA_ARGS=--container-runtime-endpoint=unix:///run/soci/containerd.sock\n", "--container-runtime-endpoint of the kubelet"},
+		"a script":             {"kubeadm", dropIn, "[Service]\nExecStart=\nExecStart=/opt/start\n", "--image-service-endpoint of the kubelet"},
+		"a shell's variable":   {"kubeadm", dropIn, "[Service]\nEnvironment=SOCI=--image-service-endpoint=" + soci + "\nExecStart=\nExecStart=/bin/sh -c 'exec kubelet $$SOCI'\n", "--image-service-endpoint of the kubelet"},
+		"settings of k3s":      {"k3s", "etc/rancher/k3s/config.yaml", "kubelet-arg: [config=/opt/kubelet.yaml]\n", "imageServiceEndpoint in "},
+		"a k3s setting":        {"k3s", "etc/rancher/k3s/config.yaml", "image-service-endpoint: " + soci + "\n", "image-service-endpoint in "},
+		"a k3s flag":           {"k3s", "etc/systemd/system/k3s-agent.service", "[Service]\nExecStart=/usr/local/bin/k3s agent --image-service-endpoint=" + soci + "\n", "image-service-endpoint in ExecStart"},
+		"k3s without a path":   {"k3s", "etc/systemd/system/k3s-agent.service", "[Service]\nExecStart=k3s agent\n", `starts k3s by "k3s"`},
+		"settings of a snap":   {"microk8s", "var/snap/microk8s/current/args/kubelet", "--config=${SNAP_DATA}/args/soci.yaml\n", "imageServiceEndpoint in "},
+		"a snap's containerd":  {"microk8s", "var/snap/microk8s/current/args/containerd", "--config ${SNAP_COMMON}/other.toml\n", "config_path is in none of /var/snap/microk8s/common/other.toml"},
+		"a snap's own":         {"microk8s", "var/snap/microk8s/current/args/containerd", "--config ${SNAP_DATA}/args/containerd.toml\n--root ${SNAP_COMMON}/x\n", ""},
+		"a setting of EKS":     {"eks", "etc/kubernetes/kubelet/config.json.d/40.conf", `{"imageServiceEndpoint": "` + soci + `"}`, "imageServiceEndpoint in "},
+		"the runtime":          {"kubeadm", "var/lib/kubelet/config.yaml", "containerRuntimeEndpoint: unix:///run/crio/crio.sock\n", "containerRuntimeEndpoint in "},
+		"containerd":           {"kubeadm", "var/lib/kubelet/config.yaml", "containerRuntimeEndpoint: unix:///run/containerd/containerd.sock\nimageServiceEndpoint: \"\"\n", ""},
+		"a flag in the file":   {"kubeadm", "etc/default/kubelet", "KUBELET_EXTRA_ARGS=\"--image-service-endpoint " + soci + "\"\n", "--image-service-endpoint of the kubelet"},
+		"a flag of the unit":   {"kubeadm", dropIn, "[Service]\nExecStart=\nExecStart=/usr/bin/kubelet --image_service_endpoint=" + soci + " $KUBELET_EXTRA_ARGS\n", "--image-service-endpoint of the kubelet"},
+		"a flag in a shell":    {"kubeadm", dropIn, "[Service]\nExecStart=\nExecStart=/bin/sh -c 'exec kubelet --container-runtime-endpoint=/run/crio/crio.sock $KUBELET_EXTRA_ARGS'\n", "--container-runtime-endpoint of the kubelet"},
+		"a flag of MicroK8s":   {"microk8s", "var/snap/microk8s/current/args/kubelet", "--image-service-endpoint=" + soci + "\n", "--image-service-endpoint of the kubelet"},
+		"its own containerd":   {"microk8s", "var/snap/microk8s/current/args/kubelet", "--containerd=${SNAP_COMMON}/run/containerd.sock\n--container-runtime-endpoint=${SNAP_COMMON}/run/containerd.sock\n", ""},
+		"without a directory":  {"kubeadm", dropIn, "[Service]\nEnvironmentFile=/etc/odd\nExecStart=\nExecStart=/usr/bin/kubelet $ODD $KUBELET_EXTRA_ARGS\n", "too many symbolic links"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -192,6 +200,9 @@ func TestImagesOfAnotherProgram(t *testing.T) {
 			for _, name := range []string{"opt/kubelet.yaml", "opt/kubelet/40.conf", "var/snap/microk8s/current/args/soci.yaml"} {
 				h.put(name, "imageServiceEndpoint: "+soci+"\n")
 			}
+			h.put("opt/deep/a/40.conf", "imageServiceEndpoint: "+soci+"\n")
+			h.put("opt/array", "ARGS+=(--image-service-endpoint="+soci+")\nexec kubelet \"${ARGS[@]}\"\n")
+			h.put("opt/settings", "A=--config=/opt/kubelet.yaml\nexec kubelet $A\n")
 			h.put("opt/kubelet/README", "imageServiceEndpoint: \"\"\n")
 			h.put("opt/start", "#!/bin/sh\nexec kubelet \\\n  --image-service-endpoint \""+soci+"\" \"$@\"\n")
 			want := desired("v1.36.2")

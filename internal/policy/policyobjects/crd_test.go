@@ -227,7 +227,11 @@ func structural(t *testing.T, path string, from object) object {
 			properties[name] = structural(t, path+"."+name, field.(object))
 		}
 		if of, ok := from["additionalProperties"].(object); ok {
-			s["additionalProperties"], s["maxProperties"] = structural(t, path+"{}", of), limit(defaultMaxItems)
+			value := structural(t, path+"{}", of)
+			if strings.HasSuffix(path, ".matchLabels") {
+				value["nullable"] = true // as the fields below
+			}
+			s["additionalProperties"], s["maxProperties"] = value, limit(defaultMaxItems)
 		} else {
 			s["properties"] = properties
 		}
@@ -241,6 +245,8 @@ func structural(t *testing.T, path string, from object) object {
 		}
 		if slices.Contains(preserved, path) {
 			s["x-kubernetes-preserve-unknown-fields"] = true
+		}
+		if slices.Contains(preserved, path) || path == "AccessPolicy.spec.deny[].subjects[]" {
 			// The API server drops a field without a value, unless it is nullable: "serviceAccounts:" would grant
 			// to all of a namespace. Pullpass rejects the object.
 			// Lists of rules and denials mean nothing if they have no value.
