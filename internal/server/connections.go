@@ -363,7 +363,7 @@ type boundedConn struct {
 	last      int  // bytes of the last Read
 	// sinceResponse is 1 after a response, and 2 after a deadline that follows it without a Read.
 	sinceResponse int
-	open          bool  // a request is open, whose handler counts it
+	open          bool  // a request is open, whose handler counts it, and whose body has not arrived
 	head          int64 // memory of the bytes that arrived while none was open
 
 	deadlines   sync.Mutex
@@ -506,11 +506,23 @@ func (c *boundedConn) CloseWrite() error {
 func (c *boundedConn) arrived(open bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.reset()
-	if c.sinceResponse = 0; c.open && !open {
+	switch {
+	case open:
+		c.reset()
+		c.sinceResponse = 0
+	case c.open && c.connections.smallReads: // net/http has read the rest of a body, and may have read a next head
+		_ = c.Conn.Close()
+	default:
 		c.sinceResponse = 1
 	}
 	c.open = open
+}
+
+// bodyArrived counts what is read from now on as the next head: net/http reads on while a handler runs.
+func (c *boundedConn) bodyArrived() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.open = false
 }
 
 func (c *boundedConn) reset() {
@@ -606,11 +618,15 @@ func (l *connections) handler(next http.Handler) http.Handler {
 			w.Header().Set("Connection", "close")
 		}
 		var read atomic.Bool
-		if r.Body == http.NoBody {
+		arrived := func() {
 			read.Store(true)
+			c.bodyArrived()
+		}
+		if r.Body == http.NoBody {
+			arrived()
 		} else {
 			r = r.WithContext(r.Context()) // net/http looks at its own Body
-			r.Body = &arrivingBody{r.Body, func() { read.Store(true) }}
+			r.Body = &arrivingBody{r.Body, arrived}
 		}
 		end := c.begin()
 		defer func() { end(read.Load()) }()

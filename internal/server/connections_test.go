@@ -649,13 +649,31 @@ func TestHeadsThatAreBufferedAreCounted(t *testing.T) {
 	c.Close()
 	excess("it has ended", 0, 0)
 
+	// net/http reads on when it has the body, and what is there of a next record is kept.
+	const form = "grant_type=password&service=registry.example.com&client_id=x&username=x&password=x"
+	post := fmt.Sprintf("POST /token HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-www-form-urlencoded\r\nContent-Length: %d\r\n\r\n", len(form))
 	c = p.Dial(t)
-	for range 2 {
-		testkit.Value(io.WriteString(c, getRequest))(t)
-		if s := status(t, c); s != http.StatusNotFound {
+	testkit.Value(io.WriteString(c, post+form[:10]))(t)
+	testkit.Value(io.WriteString(c, form[10:]+head[:3]))(t)
+	testkit.Value(io.WriteString(c, head[3:]))(t)
+	if s := status(t, c); s != http.StatusUnauthorized {
+		t.Errorf("status %d", s)
+	}
+	excess("a head came behind a body", len(head)*headWeight-usualRequestBytes, 2*pipelined*headWeight)
+	c.Close()
+	excess("it has ended", 0, 0)
+
+	c = p.Dial(t)
+	for _, request := range []string{getRequest, post + form, getRequest} {
+		testkit.Value(io.WriteString(c, request))(t)
+		if s := status(t, c); s != http.StatusNotFound && s != http.StatusUnauthorized {
 			t.Errorf("status %d", s)
 		}
 		excess("nothing is behind a request", 0, 0)
+	}
+	testkit.Value(io.WriteString(c, strings.Replace(post, "/token", "/other", 1)+form))(t)
+	if a, b := status(t, c), status(t, c); a != http.StatusNotFound || b != 0 {
+		t.Errorf("status %d, and %d on a connection whose body nothing here has read", a, b)
 	}
 }
 
