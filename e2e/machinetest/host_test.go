@@ -80,7 +80,7 @@ func (h *host) configure(t *testing.T) {
 	data := cmp.Or(h.data, "/var/lib/kubelet")
 	etc := cmp.Or(h.etc, "/etc/containerd")
 	flags := []string{"--config=" + data + "/config.yaml", "--kubeconfig=" + data + "/kubeconfig", "--hostname-override=" + h.Name(), "--node-ip=" + h.Address()}
-	values := strings.NewReplacer("@WORDS@", strings.ReplaceAll(strings.Join(flags, " "), "--", ""), "@RANCHER@", programs.Rancher(t), "@CONTAINERD@", h.containerd(t),
+	values := strings.NewReplacer("@WORDS@", strings.ReplaceAll(strings.Join(flags, " "), "--", ""), "@CONTAINERD@", h.containerd(t),
 		"@FLAGS@", strings.Join(flags, " "), "@CONFIG@", data+"/config.yaml", "@NAME@", h.Name(), "@ADDRESS@", h.Address())
 	for name, content := range h.files {
 		h.Write(t, name, values.Replace(content), 0o644)
@@ -93,6 +93,9 @@ func (h *host) configure(t *testing.T) {
 		kubelet = programs.OldKubelet(t)
 	}
 	h.Link(t, "/usr/bin/kubelet", kubelet)
+	if h.name == "k3s" || h.name == "rke2" {
+		h.Link(t, "/usr/local/bin/"+h.name, programs.Rancher(t))
+	}
 
 	h.Write(t, data+"/config.yaml", h.kubeletConfig(h.Address()), 0o644)
 	pair := h.CA.Client(t, "system:node:"+h.Name(), "system:nodes")

@@ -103,7 +103,7 @@ TasksMax=infinity
 TimeoutStartSec=0
 Restart=always
 RestartSec=5s
-ExecStart=@RANCHER@ ` + name + ` /run/k3s/containerd/containerd.sock @CONTAINERD@ /usr/bin/kubelet @WORDS@
+ExecStart=/usr/local/bin/` + name + ` ` + name + ` /run/k3s/containerd/containerd.sock @CONTAINERD@ /usr/bin/kubelet @WORDS@
 [Install]
 WantedBy=multi-user.target
 `,
