@@ -76,8 +76,12 @@ type reload struct {
 	// exclusive reloads replace parts with background work. The next reload of the same kind is
 	// read when this one has ended.
 	exclusive bool
-	ended     chan error // holds one value
+	// isStale reports whether a newer content is there. nil: never. It ends a wait for annotations.
+	isStale func() bool
+	ended   chan error // holds one value
 
+	keys     []string  // annotations that it waits for
+	until    time.Time // how long
 	change   change
 	before   *setup.Objects // those that served when it was last prepared
 	prepared error
@@ -132,6 +136,8 @@ func (c newParts) parts(now parts) (parts, error) {
 	next.upstreams, err = openUpstreams(next.cfg, c.server.version, next.assertions, c.server.logger, kept)
 	return next, err
 }
+
+var errStale = errors.New("the policy was changed again while it waited for annotations, and is read again")
 
 var errChangedAgain = errors.New("the configuration was changed again while it got ready, and is read again")
 
@@ -212,10 +218,15 @@ func (s *Server) reloadKubeconfig(cluster string) error {
 // configuration differs from the one in use, only the denials of a new policy apply: its rules may
 // be meant for stricter settings. They count together with these.
 func (s *Server) reloadPolicy() error {
-	return s.reload(&reload{read: func(read *generation) (change, error) {
+	r := &reload{}
+	r.read = func(read *generation) (change, error) {
 		next, err := setup.LoadPolicy(read.cfg)
 		if err != nil {
 			return nil, err
+		}
+		r.isStale = func() bool {
+			newer, err := setup.LoadPolicy(read.cfg)
+			return err == nil && newer.Revision() != next.Revision()
 		}
 		return newPart(func(now parts) (parts, error) {
 			next := next
@@ -233,7 +244,8 @@ func (s *Server) reloadPolicy() error {
 			}
 			return now, nil
 		}), nil
-	}})
+	}
+	return s.reload(r)
 }
 
 // reloadTrial keeps the present trial on an error.
@@ -313,6 +325,7 @@ func (s *Server) reconcile() {
 				exclusive = nil
 				s.work(s.current.Load().parts) // and end the workers that are no longer needed
 			}
+			delete(s.waits, r)
 			r.ended <- err
 			for exclusive == nil && len(waiting) > 0 {
 				next := waiting[0]
@@ -372,8 +385,40 @@ func (s *Server) swap(r *reload, prepared chan<- *reload) (ended bool, err error
 	// Also those of the present policy: it continues to serve if one of several clusters cannot
 	// return the others.
 	keys := setup.AnnotationKeys(now.policy, now.trial, next.policy, next.trial)
-	s.prepare(r, func(ctx context.Context) error { return next.objects.SetAnnotationKeys(ctx, keys) }, prepared)
+	// And those that other reloads wait for, which would otherwise begin again.
+	for other := range s.waits {
+		keys = append(keys, other.keys...)
+	}
+	slices.Sort(keys)
+	keys = slices.Compact(keys)
+	if r.keys = next.annotationKeys(); !s.waits[r] {
+		s.waits[r], r.until = true, time.Now().Add(s.settleTimeout)
+	}
+	s.prepare(r, func(ctx context.Context) error { return r.wait(ctx, next.objects, keys) }, prepared)
 	return false, nil
+}
+
+// wait sets the annotations. A newer policy must not wait for those of an older one.
+func (r *reload) wait(ctx context.Context, objects *setup.Objects, keys []string) error {
+	ctx, cancel := context.WithDeadline(ctx, r.until)
+	defer cancel()
+	ctx, stop := context.WithCancelCause(ctx)
+	ended := make(chan error, 1)
+	go func() { ended <- objects.SetAnnotationKeys(ctx, keys) }()
+	look := time.NewTicker(time.Second)
+	defer look.Stop()
+	for {
+		select {
+		case err := <-ended:
+			stop(nil)
+			return err
+		case <-look.C:
+			if r.isStale != nil && r.isStale() {
+				stop(errStale)
+				return errors.Join(errStale, <-ended)
+			}
+		}
+	}
 }
 
 func (s *Server) assembleAndServe(next parts, now *generation) error {

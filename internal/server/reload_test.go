@@ -530,6 +530,51 @@ func TestDenialsDoNotWait(t *testing.T) {
 	}
 }
 
+// A policy that waits for annotations makes no newer one wait.
+func TestANewerPolicyDoesNotWait(t *testing.T) {
+	t.Parallel()
+	api := kubetest.NewAPIServer(t)
+	p := newTestService(t, "  kubernetes: {kubeconfigFile: kubeconfig}\n", map[string]string{"kubeconfig": api.Kubeconfig()})
+	p.service.settleTimeout = time.Hour
+	p.start(t)
+	testkit.Eventually(t, "the service gets ready", func() bool { return p.Ready(t) })
+	raw := kubetest.Token(t, "https://issuer.example.com")
+	api.FailLists(func() {})
+	testkit.Put(t, filepath.Join(p.Dir, "policy.yaml"), proxytest.PolicyFor("{namespace}/**")+proxytest.AnnotationRule)
+	testkit.Eventually(t, "it waits", func() bool { return p.service.current.Load().pending != nil })
+	testkit.Put(t, filepath.Join(p.Dir, "policy.yaml"), proxytest.PolicyFor("{namespace}/**")+"deny:\n- {name: quarantine, subjects: [{namespaces: [team-a]}]}\n")
+	testkit.Eventually(t, "the denial counts", func() bool { return p.Status(t, raw) == http.StatusForbidden })
+	if p.service.current.Load().pending != nil {
+		t.Error("the older one waits")
+	}
+}
+
+// A policy and a trial that each read a new annotation come into use.
+func TestAPolicyAndATrialWaitTogether(t *testing.T) {
+	t.Parallel()
+	api := kubetest.NewAPIServer(t)
+	p := newTestService(t, "  kubernetes: {kubeconfigFile: kubeconfig}\npolicyTrial: {files: [next.yaml]}\n", map[string]string{"kubeconfig": api.Kubeconfig(), "next.yaml": proxytest.PolicyFor("before/**")})
+	p.service.settleTimeout = time.Minute
+	p.reconcile(t)
+	connection := p.service.current.Load().objects.Connected[0]
+	go connection.Run(t.Context())
+	testkit.Eventually(t, "everything is listed", func() bool { return kubernetesCheck("", connection.Status()).Healthy })
+	policy := proxytest.PolicyFor("{namespace}/**") + proxytest.AnnotationRule
+	testkit.Write(t, p.Dir, "policy.yaml", policy)
+	testkit.Write(t, p.Dir, "next.yaml", strings.ReplaceAll(policy, "annotation: ", "annotation: other."))
+	first := listing(t, api, p.service.reloadPolicy)
+	second := make(chan error, 1)
+	go func() { second <- p.service.reloadTrial() }()
+	time.Sleep(100 * time.Millisecond)
+	api.FailLists(nil)
+	for _, ended := range []chan error{first, second} {
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}
+	p.serves(t, policy, 1)
+}
+
 // A trial is read like the policy, with the annotations that it needs. One that cannot be read
 // keeps nothing from serving.
 func TestTrialIsReloaded(t *testing.T) {

@@ -68,6 +68,7 @@ type Server struct {
 	stopBackground context.CancelFunc
 	running        sync.WaitGroup
 	workers        map[worker]context.CancelFunc // belongs to the goroutine that reconciles
+	waits          map[*reload]bool              // for annotations; belongs to the goroutine that reconciles
 }
 
 // Config configures a Server. Every field except InsecureHTTP, Network and Now must be set.
@@ -99,7 +100,7 @@ func newServer(c Config, limit int64) (*Server, error) {
 	s := &Server{
 		started: cfg, insecureHTTP: insecureHTTP, version: c.Version, logger: logger, metrics: metrics.New(c.Version),
 		after: time.After, settleTimeout: settleTimeout, listen: net.Listen, watch: filewatch.Watch,
-		reloads: make(chan *reload), readings: readings{faults: map[string]string{}}, workers: map[worker]context.CancelFunc{},
+		reloads: make(chan *reload), readings: readings{faults: map[string]string{}}, workers: map[worker]context.CancelFunc{}, waits: map[*reload]bool{},
 	}
 	s.background, s.stopBackground = context.WithCancel(context.Background())
 	if c.Network.Listen != nil {
