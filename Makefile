@@ -40,7 +40,7 @@ test: ## unit tests with the race detector, and the project's own rules
 # The clock of synctest gives the module no entropy, and keys that the mode does not allow are refused by another text: those tests are left out.
 fips: ## tests of tokens, signing and exchanges, and the demo, with nothing but FIPS 140-3 cryptography (GODEBUG=fips140=only), in a minute
 	@./.ci/install test
-	GODEBUG=fips140=only $(GO) test -count=1 -skip='^(TestKeySets|TestCorpusOfKeySets|TestRunReadsTheFileAgain)$$' \
+	GODEBUG=fips140=only $(GO) test -count=1 -skip='^(TestKeySets|TestCorpusOfKeySets|TestRunReadsTheFileAgain|TestDistributionHonoursTheTimes|TestBackgroundRefresh|TestFetchFirstWaitsForARunningFetch|TestFewTokensWaitForAHangingIssuer|TestWaitForAFetchIsBounded)$$' \
 		./internal/registryauth ./internal/registryauth/assertion ./internal/registryauth/seal ./internal/oidc/... ./internal/exchange/...
 	GODEBUG=fips140=only $(GO) test -count=1 -run='WithOnlyFIPS$$' ./internal/registryauth/signing ./internal/state
 	GODEBUG=fips140=only $(GO) run ./cmd/demo
