@@ -120,7 +120,7 @@ func TestFaults(t *testing.T) {
 
 func redisKilledAndStartedEmpty(t *testing.T) {
 	server := statetest.Redis(t)
-	config := state.RedisConfig{Addresses: []string{server.Address()}}
+	config := state.RedisConfig{Addresses: []string{server.Address()}, Timeout: 5 * time.Second} // for a busy machine
 	r := newRig(t, config)
 	removed := state.Target{Kind: state.TargetToken, Name: "removed"}
 	testkit.Must(t, r.revocations.Add(t.Context(), state.Revocation{Target: removed, By: "an operator", Reason: "by mistake", Until: time.Now().Add(time.Hour)}))
