@@ -244,10 +244,7 @@ func TestAPolicyIsReadForNewIdentities(t *testing.T) {
 // its denials at once.
 func TestAPolicyChangesWhileAConfigurationGetsReady(t *testing.T) {
 	t.Parallel()
-	api := kubetest.NewAPIServer(t)
-	p := newTestService(t, "  kubernetes: {manifestFiles: [serviceaccounts.yaml]}\n", map[string]string{"kubeconfig": api.Kubeconfig()})
-	p.service.settleTimeout = time.Minute
-	p.reconcile(t)
+	p, api := settling(t, "  kubernetes: {manifestFiles: [serviceaccounts.yaml]}\n", nil)
 	p.Configure(t, "registries:", proxytest.SecondCluster+"  kubernetes: {kubeconfigFile: kubeconfig}\nregistries:")
 	before := p.service.current.Load().policy
 	deny := "deny:\n- {name: quarantine, subjects: [{namespaces: [team-a]}]}\n"
@@ -303,10 +300,7 @@ func TestAPolicyWaitsForAValidConfiguration(t *testing.T) {
 // the policy that is there by then does not count with it.
 func TestAConfigurationChangesAgainWhileItGetsReady(t *testing.T) {
 	t.Parallel()
-	api := kubetest.NewAPIServer(t)
-	p := newTestService(t, "  kubernetes: {manifestFiles: [serviceaccounts.yaml]}\n", map[string]string{"kubeconfig": api.Kubeconfig()})
-	p.service.settleTimeout = time.Minute
-	p.reconcile(t)
+	p, api := settling(t, "  kubernetes: {manifestFiles: [serviceaccounts.yaml]}\n", nil)
 	before := p.service.current.Load()
 	first := string(testkit.Value(os.ReadFile(before.cfg.File))(t))
 	for name, again := range map[string]string{"an invalid one": "nonsense", "a third one": strings.Replace(first, "registries:", proxytest.SecondCluster+"registries:", 1), "the former one": first} {
@@ -362,13 +356,10 @@ func TestOtherFilesChangeWhileAConfigurationGetsReady(t *testing.T) {
 	}
 }
 
-// So does a certificate, also if the configuration changes how it is used.
+// A certificate that changes while a configuration gets ready counts, also if that changes how it is used.
 func TestACertificateChangesWhileAConfigurationGetsReady(t *testing.T) {
 	t.Parallel()
-	api := kubetest.NewAPIServer(t)
-	p := newTestService(t, "  kubernetes: {manifestFiles: [serviceaccounts.yaml]}\n", map[string]string{"kubeconfig": api.Kubeconfig()})
-	p.service.settleTimeout = time.Minute
-	p.reconcile(t)
+	p, api := settling(t, "  kubernetes: {manifestFiles: [serviceaccounts.yaml]}\n", nil)
 	p.Configure(t, "registries:", proxytest.SecondCluster+"  kubernetes: {kubeconfigFile: kubeconfig}\nregistries:")
 	p.Configure(t, "keyFile: tls.key", "keyFile: tls.key, postQuantum: true")
 	ended := listing(t, api, p.service.reloadConfig)
@@ -384,13 +375,8 @@ func TestACertificateChangesWhileAConfigurationGetsReady(t *testing.T) {
 // A configuration that comes while a policy waits for annotations brings the policy that is there then.
 func TestAConfigurationChangesWhileAPolicyGetsReady(t *testing.T) {
 	t.Parallel()
-	api := kubetest.NewAPIServer(t)
-	p := newTestService(t, "  kubernetes: {kubeconfigFile: kubeconfig}\n", map[string]string{"kubeconfig": api.Kubeconfig()})
-	p.service.settleTimeout = time.Minute
-	p.reconcile(t)
-	connection := p.service.current.Load().objects.Connected[0]
-	go connection.Run(t.Context())
-	testkit.Eventually(t, "everything is listed", func() bool { return kubernetesCheck("", connection.Status()).Healthy })
+	p, api := settling(t, "  kubernetes: {kubeconfigFile: kubeconfig}\n", nil)
+	p.listEverything(t)
 	testkit.Write(t, p.Dir, "policy.yaml", proxytest.PolicyFor("{namespace}/**")+proxytest.AnnotationRule)
 	ended := listing(t, api, p.service.reloadPolicy)
 	next := proxytest.PolicyFor("elsewhere/**")
@@ -401,6 +387,26 @@ func TestAConfigurationChangesWhileAPolicyGetsReady(t *testing.T) {
 	api.FailLists(nil)
 	testkit.Must(t, <-ended)
 	p.serves(t, next, 2)
+}
+
+// settling is a service that makes changes, and can reach an API server with the file kubeconfig.
+func settling(t *testing.T, kubernetes string, files map[string]string) (*proxy, *kubetest.Server) {
+	t.Helper()
+	api := kubetest.NewAPIServer(t)
+	all := map[string]string{"kubeconfig": api.Kubeconfig()}
+	maps.Copy(all, files)
+	p := newTestService(t, kubernetes, all)
+	p.service.settleTimeout = time.Minute
+	p.reconcile(t)
+	return p, api
+}
+
+// listEverything lets the connection to the API server work, and waits for its lists.
+func (p *proxy) listEverything(t *testing.T) {
+	t.Helper()
+	connection := p.service.current.Load().objects.Connected[0]
+	go connection.Run(t.Context())
+	testkit.Eventually(t, "everything is listed", func() bool { return kubernetesCheck("", connection.Status()).Healthy })
 }
 
 // listing begins a reload, and returns when it waits for a list that fails.
@@ -553,13 +559,8 @@ func TestANewerPolicyDoesNotWait(t *testing.T) {
 // A policy and a trial that each read a new annotation come into use.
 func TestAPolicyAndATrialWaitTogether(t *testing.T) {
 	t.Parallel()
-	api := kubetest.NewAPIServer(t)
-	p := newTestService(t, "  kubernetes: {kubeconfigFile: kubeconfig}\npolicyTrial: {files: [next.yaml]}\n", map[string]string{"kubeconfig": api.Kubeconfig(), "next.yaml": proxytest.PolicyFor("before/**")})
-	p.service.settleTimeout = time.Minute
-	p.reconcile(t)
-	connection := p.service.current.Load().objects.Connected[0]
-	go connection.Run(t.Context())
-	testkit.Eventually(t, "everything is listed", func() bool { return kubernetesCheck("", connection.Status()).Healthy })
+	p, api := settling(t, "  kubernetes: {kubeconfigFile: kubeconfig}\npolicyTrial: {files: [next.yaml]}\n", map[string]string{"next.yaml": proxytest.PolicyFor("before/**")})
+	p.listEverything(t)
 	policy := proxytest.PolicyFor("{namespace}/**") + proxytest.AnnotationRule
 	testkit.Write(t, p.Dir, "policy.yaml", policy)
 	testkit.Write(t, p.Dir, "next.yaml", strings.ReplaceAll(policy, "annotation: ", "annotation: other."))

@@ -141,16 +141,17 @@ func (p profile) kubeletWords(tree *hostfs.Tree, unit, flagFile string) (all []s
 // wordsOfScript returns the endpoints in a text, wherever they are in it, as flags, and the files of
 // settings that it names.
 func wordsOfScript(text string) (flags []string) {
-	text = strings.ReplaceAll(text, "_", "-")
+	names := strings.ReplaceAll(text, "_", "-")
 	isEnd := func(r rune) bool { return strings.ContainsRune(" \t\n\r\\\"';()}|&", r) }
 	for _, flag := range slices.Concat(endpointFlags, settingsFlags) {
 		isEndpoint := slices.Contains(endpointFlags, flag)
-		for rest := text; ; {
-			_, after, found := strings.Cut(rest, flag)
-			if !found {
+		for at := 0; ; {
+			i := strings.Index(names[at:], flag)
+			if i < 0 {
 				break
 			}
-			rest = after
+			at += i + len(flag)
+			after := text[at:]
 			value := strings.TrimLeftFunc(after, func(r rune) bool { return isEnd(r) || r == '=' })
 			if value == after { // a longer name
 				continue
@@ -186,7 +187,11 @@ func settingsAskContainerd(tree *hostfs.Tree, flag, name string) error {
 		for _, base := range in {
 			inner := path.Join(name, base)
 			mode, modeErr := tree.Mode(inner)
-			if err == nil && modeErr == nil && (mode.IsDir() || path.Ext(base) == ".conf") {
+			switch {
+			case err != nil:
+			case modeErr != nil:
+				err = modeErr
+			case mode.IsDir() || path.Ext(base) == ".conf":
 				err = settingsAskContainerd(tree, flag, inner)
 			}
 		}

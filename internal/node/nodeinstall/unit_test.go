@@ -202,7 +202,8 @@ func TestImagesOfAnotherProgram(t *testing.T) {
 			}
 			h.put("opt/deep/a/40.conf", "imageServiceEndpoint: "+soci+"\n")
 			h.put("opt/array", "ARGS+=(--image-service-endpoint="+soci+")\nexec kubelet \"${ARGS[@]}\"\n")
-			h.put("opt/settings", "A=--config=/opt/kubelet.yaml\nexec kubelet $A\n")
+			h.put("opt/my_kubelet.yaml", "imageServiceEndpoint: "+soci+"\n")
+			h.put("opt/settings", "A=--config=/opt/my_kubelet.yaml\nexec kubelet $A\n")
 			h.put("opt/kubelet/README", "imageServiceEndpoint: \"\"\n")
 			h.put("opt/start", "#!/bin/sh\nexec kubelet \\\n  --image-service-endpoint \""+soci+"\" \"$@\"\n")
 			want := desired("v1.36.2")
