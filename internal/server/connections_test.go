@@ -600,6 +600,32 @@ func TestConnectionsCountBytesOverTLS(t *testing.T) {
 	excess("it has failed", 0, 0)
 }
 
+// fullSocket has bytes for whole buffers.
+type fullSocket struct{ *idleSocket }
+
+func (fullSocket) Read(p []byte) (int, error) { return len(p), nil }
+
+// What is read at once, and so can wait in the buffer of TLS without being counted, is little, except
+// behind the large bodies of the gateway.
+func TestLittleIsReadAtOnce(t *testing.T) {
+	t.Parallel()
+	for each, want := range map[int64]int{connectionBytes: smallRead, streamBytes: 16 << 10} {
+		l := newConnections(8*each, each, func(netip.Addr) bool { return false })
+		l.encrypted = true
+		c := l.newConn(fullSocket{&idleSocket{from: "10.0.0.1", closed: make(chan struct{})}})
+		if entered, _ := l.enter(c); !entered {
+			t.Fatal("no place")
+		}
+		buffer := make([]byte, 16<<10)
+		during := testkit.Value(c.Read(buffer))(t)
+		c.beginHead(time.Time{})
+		c.arrived(true)
+		if after := testkit.Value(c.Read(buffer))(t); during != smallRead || after != want {
+			t.Errorf("%d bytes in a handshake, %d behind it, want %d", during, after, want)
+		}
+	}
+}
+
 // heldBack sends nothing after the first write, until it is released.
 type heldBack struct {
 	net.Conn

@@ -568,11 +568,15 @@ func TestAPolicyAndATrialWaitTogether(t *testing.T) {
 	second := make(chan error, 1)
 	go func() { second <- p.service.reloadTrial() }()
 	time.Sleep(100 * time.Millisecond)
+	before, _ := api.Traffic()
 	api.FailLists(nil)
 	for _, ended := range []chan error{first, second} {
 		if err := <-ended; err != nil {
 			t.Error(err)
 		}
+	}
+	if lists, _ := api.Traffic(); lists-before > 2 {
+		t.Errorf("%d lists", lists-before)
 	}
 	p.serves(t, policy, 1)
 }
