@@ -27,6 +27,7 @@ rules:
 // testSecondCluster has a cluster of its own, from which lists cannot be streamed: clients list page by page and watch then.
 func testSecondCluster(t *testing.T, s *site) {
 	second := startSite(t, cluster.Options{OldEtcd: true})
+	t.Run("account", func(t *testing.T) { testAccount(t, second) })
 	t.Run("same names", func(t *testing.T) { testTwoClusters(t, s, second) })
 	t.Run("API server hangs", func(t *testing.T) { testHang(t, second) })
 	t.Run("API server crashes", func(t *testing.T) { testCrash(t, second) })

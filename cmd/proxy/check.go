@@ -10,21 +10,24 @@ import (
 
 	"github.com/pullpass/pullpass/internal/base/strictyaml"
 	"github.com/pullpass/pullpass/internal/config"
+	"github.com/pullpass/pullpass/internal/config/setup"
 	"github.com/pullpass/pullpass/internal/server"
 )
 
 func checkCommand() *cobra.Command {
 	var file string
-	var insecureHTTP, configOnly bool
+	var insecureHTTP, configOnly, live bool
 	var tests, objects []string
 	command := &cobra.Command{
 		Use:   "check",
 		Short: "Check the configuration and the files that it names",
 		Long: `Check the configuration, the policy and the other files that it names, and print
 every fault with its place and a remedy. Exit code 1 if there is a fault. The
-command changes nothing and uses no network, so it fits a CI job and an init
-container. --config-only reads only the configuration and the policy: keys and
+command changes nothing and uses no network without --live, so it fits a CI job and an
+init container. --config-only reads only the configuration and the policy: keys and
 certificates are seldom where a configuration is reviewed.
+
+--live also asks each issuer for its keys, and each API server for Pullpass's rights.
 
 --tests runs tests of the policy and explains each failure. Exit code 1 if a test
 fails.
@@ -33,6 +36,7 @@ fails.
 as kubectl applies or prints them. It prints their faults and warns of entries that
 have no effect. The tests see these objects as the proxy of that cluster would.`,
 		Example: `  pullpass check --config pullpass.yaml
+  pullpass check --config pullpass.yaml --live
   pullpass check --config pullpass.yaml --config-only --tests policy-tests.yaml
   pullpass check --config pullpass.yaml --config-only --objects prod-eu=objects.yaml --tests policy-tests.yaml`,
 		Args: cobra.NoArgs,
@@ -51,6 +55,9 @@ have no effect. The tests see these objects as the proxy of that cluster would.`
 				warnings = append(warnings, sets.warnings(cfg)...)
 			}
 			faults = append(faults, objectFaults...)
+			if live {
+				faults = append(faults, setup.CheckLive(cmd.Context(), cfg)...)
+			}
 			writeWarnings(cmd.ErrOrStderr(), slices.Concat(cfg.Warnings, warnings))
 			passed := len(tests) == 0 || runPolicyTests(cmd.Context(), cfg, tests, sets, cmd.OutOrStdout(), cmd.ErrOrStderr())
 			if len(faults) > 0 {
@@ -67,6 +74,8 @@ have no effect. The tests see these objects as the proxy of that cluster would.`
 	configFlag(command, &file)
 	command.Flags().BoolVar(&insecureHTTP, "insecure-http", false, "check for serve --insecure-http, which needs no TLS files")
 	command.Flags().BoolVar(&configOnly, "config-only", false, "check only the configuration and the policy; read no other file")
+	command.Flags().BoolVar(&live, "live", false, "also ask the issuers and the API servers")
+	command.MarkFlagsMutuallyExclusive("live", "config-only")
 	command.Flags().StringArrayVar(&objects, "objects", nil, "CLUSTER=FILE: policy objects of a cluster, repeatable")
 	command.Flags().StringArrayVar(&tests, "tests", nil, "file with policy tests, repeatable")
 	return command

@@ -82,7 +82,7 @@ short-lived bearer token that the registry checks by itself.`,
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
 	}
 	files := os.DirFS("/")
-	root.AddCommand(serveCommand(files), checkCommand(), explainCommand(), whoCanCommand(), reachCommand(), policyCommand(), convertCommand(), auditCommand(), traceCommand(), registryConfigCommand(), kubeletConfigCommand(), nodeInstallCommand(), pullSecretsCommand(files), keysCommand(), revokeCommand(), loginCommand(), reasonsCommand(), versionCommand())
+	root.AddCommand(serveCommand(files), checkCommand(), clusterCommand(), explainCommand(), whoCanCommand(), reachCommand(), policyCommand(), convertCommand(), auditCommand(), traceCommand(), registryConfigCommand(), kubeletConfigCommand(), nodeInstallCommand(), pullSecretsCommand(files), keysCommand(), revokeCommand(), loginCommand(), reasonsCommand(), versionCommand())
 	return root
 }
 

@@ -122,6 +122,7 @@ type Identity struct {
 
 // Discovery says how Pullpass reads the issuer's keys.
 type Discovery struct {
+	JWKSURL   string `json:"jwksURL,omitempty"`
 	CAFile    string `json:"caFile,omitempty"`
 	TokenFile string `json:"tokenFile,omitempty"`
 }

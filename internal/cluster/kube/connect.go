@@ -106,10 +106,16 @@ func readKubeconfig(name string) (*clientcmdapi.Config, error) {
 
 // Kubeconfig returns the connection of the current context of a file. Relative paths in the file
 // are relative to it.
-func Kubeconfig(name string) (*rest.Config, error) {
+func Kubeconfig(name string) (*rest.Config, error) { return KubeconfigContext(name, "") }
+
+// KubeconfigContext is Kubeconfig for a context; empty: the current one.
+func KubeconfigContext(name, context string) (*rest.Config, error) {
 	config, err := readKubeconfig(name)
 	if err != nil {
 		return nil, err
+	}
+	if context != "" {
+		config.CurrentContext = context
 	}
 	for _, cluster := range config.Clusters {
 		cluster.LocationOfOrigin = name

@@ -385,3 +385,37 @@ securityContext:
 resources:
 {{- toYaml .Values.resources | nindent 2 }}
 {{- end }}
+
+{{- /* A job of `pullpass` with a ServiceAccount of its own. */}}
+{{- define "pullpass.job" }}
+{{- $root := .root -}}
+backoffLimit: 6
+template:
+  metadata:
+    labels:
+      app.kubernetes.io/name: pullpass-{{ .name }}
+      app.kubernetes.io/instance: {{ $root.Release.Name }}
+      {{- with $root.Values.commonLabels }}
+      {{- toYaml . | nindent 6 }}
+      {{- end }}
+  spec:
+    {{- include "pullpass.podSpec" $root | trim | nindent 4 }}
+    serviceAccountName: {{ include "pullpass.name" $root }}-{{ .name }}
+    restartPolicy: OnFailure
+    containers:
+    - name: {{ .name }}
+      {{- include "pullpass.container" $root | nindent 6 }}
+      args:
+      {{- toYaml .arguments | nindent 6 }}
+      volumeMounts:
+      - {name: account, mountPath: {{ include "pullpass.accountDir" $root }}, readOnly: true}
+    volumes:
+    - name: account
+      projected:
+        defaultMode: 0440
+        sources:
+        - serviceAccountToken: {path: token, expirationSeconds: 3600}
+        - configMap:
+            name: kube-root-ca.crt
+            items: [{key: ca.crt, path: ca.crt}]
+{{- end }}

@@ -1,0 +1,114 @@
+package setup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/pullpass/pullpass/internal/cluster/account"
+	"github.com/pullpass/pullpass/internal/cluster/controller"
+	"github.com/pullpass/pullpass/internal/config"
+	"github.com/pullpass/pullpass/internal/policy"
+)
+
+const (
+	liveTimeout = 20 * time.Second
+	liveAtOnce  = 8 // clusters
+)
+
+// CheckLive asks each issuer for its keys, and each API server whether Pullpass has the rights that
+// the configuration needs.
+func CheckLive(ctx context.Context, cfg *config.Config) (faults []error) {
+	ctx, cancel := context.WithTimeout(ctx, liveTimeout)
+	defer cancel()
+	verifier, err := NewVerifier(cfg, slog.New(slog.DiscardHandler))
+	if err != nil {
+		return []error{err}
+	}
+	found := make([]error, len(cfg.Clusters))
+	var asking errgroup.Group
+	asking.SetLimit(liveAtOnce)
+	for i := range cfg.Clusters {
+		asking.Go(func() error {
+			if cfg.Clusters[i].Kubernetes.Connected() {
+				found[i] = checkRights(ctx, cfg, i)
+			}
+			return nil
+		})
+	}
+	verifier.Fetch(ctx)
+	_ = asking.Wait()
+	for _, issuer := range verifier.Status() {
+		if issuer.LastFailure != "" {
+			faults = append(faults, fmt.Errorf("%s: no keys of %s: %s", issuer.Name, issuer.Issuer, issuer.LastFailure))
+		}
+	}
+	for _, err := range found {
+		if err != nil {
+			faults = append(faults, err)
+		}
+	}
+	return faults
+}
+
+func checkRights(ctx context.Context, cfg *config.Config, i int) error {
+	settings := connectionSettingsOf(cfg, i)
+	connection, err := controller.Connect(settings.Kubeconfig)
+	if err != nil {
+		return nil //nolint:nilerr // CheckConnection reports it
+	}
+	c, err := account.New(connection)
+	if err != nil {
+		return err
+	}
+	missing, err := c.Missing(ctx, settings.rights())
+	field := fmt.Sprintf("clusters[%d].kubernetes", i)
+	if err != nil {
+		return cfg.Fault(field, fmt.Errorf("cannot ask the API server of %s: %w", cfg.Clusters[i].Name, err))
+	}
+	var faults []error
+	for _, right := range missing {
+		faults = append(faults, cfg.Fault(field, fmt.Errorf("the API server of %s does not allow %s; apply deploy/kubernetes/rbac.yaml there", cfg.Clusters[i].Name, right)))
+	}
+	return errors.Join(faults...)
+}
+
+// rights are those that the documents want for these settings.
+func (s *connectionSettings) rights() []account.Right {
+	var all []account.Right
+	add := func(group, resource string, verbs ...string) {
+		for _, verb := range verbs {
+			all = append(all, account.Right{Verb: verb, Group: group, Resource: resource})
+		}
+	}
+	read := []string{"get", "list", "watch"}
+	add("", "serviceaccounts", read...)
+	add("", "namespaces", read...)
+	if s.podChecks {
+		add("", "pods", read...)
+	} else if s.nodeFallback {
+		add("", "pods", "get")
+	}
+	if s.nodes || s.nodeLabels || s.nodeAddresses {
+		add("", "nodes", read...)
+	}
+	if s.podEvents {
+		add("", "events", "create", "patch")
+	}
+	if s.pullSecretAudience != "" {
+		add("authentication.k8s.io", "tokenreviews", "create")
+	}
+	group, _, _ := strings.Cut(policy.APIVersion, "/")
+	if s.policies {
+		add(group, "accesspolicies", "list", "watch")
+	}
+	if s.requests {
+		add(group, "repositoryaccesses", "list", "watch")
+	}
+	return all
+}
