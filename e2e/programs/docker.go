@@ -5,7 +5,7 @@ import "testing"
 // Dockerd is Debian's container engine.
 func Dockerd(t testing.TB) string { t.Helper(); return debian(t, "dockerd") }
 
-// Docker is the client of the same package. Another one may come earlier in PATH.
+// Docker is the client of the same package. A different one may come earlier in PATH.
 func Docker(t testing.TB) string { t.Helper(); return debian(t, "/usr/bin/docker") }
 
 // Compose is a plugin of the client, as Buildx, which it needs for builds.
