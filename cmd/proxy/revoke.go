@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/user"
 	"strings"
+	"sync"
 	"text/tabwriter"
 	"time"
 
@@ -26,7 +27,8 @@ const revokeTimeout = 10 * time.Second
 
 // revokeOptions select the target and name the operator.
 type revokeOptions struct {
-	config, tokenID, podUID, serviceAccount, node, project, run, by string
+	configs                                                 []string
+	tokenID, podUID, serviceAccount, node, project, run, by string
 }
 
 func revokeCommand() *cobra.Command {
@@ -40,6 +42,9 @@ func revokeCommand() *cobra.Command {
 identities[] (such as a source repository) or one CI run. Every replica refuses them
 within a second. Revocations are kept in Redis (state.redis).
 
+If regions have a Redis each, repeat --config: all are told at once. A failure in one
+region leaves the others revoked, and the exit code is 1.
+
 Warning: registry tokens that were issued before stay valid until they expire, after
 registries[].tokenLifetime.
 
@@ -51,15 +56,17 @@ also have the operator.`,
   pullpass revoke --config pullpass.yaml --node prod-eu/worker-17 --for 4h --reason "being examined"
   pullpass revoke --config pullpass.yaml --run github/9876543210 --reason "runs unreviewed code"
   pullpass revoke --config pullpass.yaml --project github/123456789 --for 24h --reason "taken over"
+  pullpass revoke --config eu.yaml --config us.yaml --service-account prod-eu/team-a/web --reason "found in a log"
   pullpass revoke list --config pullpass.yaml
   pullpass revoke undo --config pullpass.yaml --node prod-eu/worker-17`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return o.change(cmd.Context(), func(ctx context.Context, cfg *config.Config, list *state.RedisRevocations, target state.Target) error {
+			return o.changeAll(cmd, func(ctx context.Context, cfg *config.Config, list *state.RedisRevocations, target state.Target) (string, error) {
+				lifetime := lifetime
 				if !cmd.Flags().Changed("for") {
 					lifetime = longestTokenLifetime(cfg)
 				}
-				return o.add(ctx, list, target, reason, lifetime, cmd.OutOrStdout())
+				return o.add(ctx, list, target, reason, lifetime)
 			})
 		},
 	}
@@ -79,12 +86,11 @@ func revokeUndoCommand() *cobra.Command {
 		Example: `  pullpass revoke undo --config pullpass.yaml --pod-uid da2e7a3c-63e8-4855-9874-2073194456f5`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return o.change(cmd.Context(), func(ctx context.Context, _ *config.Config, list *state.RedisRevocations, target state.Target) error {
+			return o.changeAll(cmd, func(ctx context.Context, _ *config.Config, list *state.RedisRevocations, target state.Target) (string, error) {
 				if err := list.Remove(ctx, target, o.by); err != nil {
-					return fmt.Errorf("%s: %w", setup.TargetName(target), err)
+					return "", fmt.Errorf("%s: %w", setup.TargetName(target), err)
 				}
-				_, err := fmt.Fprintf(cmd.OutOrStdout(), "no longer revoked: %s, by %s\n", setup.TargetName(target), o.by)
-				return err
+				return fmt.Sprintf("no longer revoked: %s, by %s\n", setup.TargetName(target), o.by), nil
 			})
 		},
 	}
@@ -133,8 +139,9 @@ func printRevocations(out io.Writer, all []state.Revocation) error {
 }
 
 func (o *revokeOptions) flags(command *cobra.Command) {
-	configFlag(command, &o.config)
 	flags := command.Flags()
+	flags.StringArrayVar(&o.configs, "config", nil, "configuration file; repeat it for regions with a Redis each (required)")
+	requireFlags(command, "config")
 	flags.StringVar(&o.tokenID, "token-id", "", "one token: its jti, as in the audit log, with or without JTI=")
 	flags.StringVar(&o.podUID, "pod-uid", "", "all tokens of a pod, by its UID")
 	flags.StringVar(&o.serviceAccount, "service-account", "", "all tokens of a ServiceAccount: CLUSTER/NAMESPACE/NAME")
@@ -148,28 +155,55 @@ func (o *revokeOptions) flags(command *cobra.Command) {
 }
 
 // add revokes a target and says so.
-func (o *revokeOptions) add(ctx context.Context, list *state.RedisRevocations, target state.Target, reason string, lifetime time.Duration, out io.Writer) error {
+func (o *revokeOptions) add(ctx context.Context, list *state.RedisRevocations, target state.Target, reason string, lifetime time.Duration) (string, error) {
 	until := time.Now().Add(lifetime)
 	if err := list.Add(ctx, state.Revocation{Target: target, By: o.by, Reason: reason, Until: until}); err != nil {
-		return err
+		return "", err
 	}
-	_, err := fmt.Fprintf(out, "revoked %s until %s, by %s: %q\n", setup.TargetName(target), until.UTC().Format(time.RFC3339), o.by, reason)
-	return err
+	return fmt.Sprintf("revoked %s until %s, by %s: %q\n", setup.TargetName(target), until.UTC().Format(time.RFC3339), o.by, reason), nil
 }
 
-// change opens the revocations and calls do for the target.
-func (o *revokeOptions) change(ctx context.Context, do func(context.Context, *config.Config, *state.RedisRevocations, state.Target) error) error {
-	cfg, err := config.LoadOnce(ctx, o.config)
+// A revocationChange returns what it did.
+type revocationChange func(context.Context, *config.Config, *state.RedisRevocations, state.Target) (done string, err error)
+
+// changeAll makes the change for every configuration at once: one whose Redis does not answer must not
+// delay the others.
+func (o *revokeOptions) changeAll(cmd *cobra.Command, do revocationChange) error {
+	done, faults := make([]string, len(o.configs)), make([]error, len(o.configs))
+	var changing sync.WaitGroup
+	for i, file := range o.configs {
+		changing.Go(func() {
+			done[i], faults[i] = o.change(cmd.Context(), file, do)
+			if faults[i] != nil && len(o.configs) > 1 {
+				faults[i] = fmt.Errorf("%s: %w", file, faults[i])
+			}
+		})
+	}
+	changing.Wait()
+	for i, text := range done {
+		if text != "" && len(o.configs) > 1 {
+			text = o.configs[i] + ": " + text
+		}
+		if _, err := io.WriteString(cmd.OutOrStdout(), text); err != nil {
+			return err
+		}
+	}
+	return errors.Join(faults...)
+}
+
+// change opens the revocations of a configuration and calls do for the target.
+func (o *revokeOptions) change(ctx context.Context, file string, do revocationChange) (string, error) {
+	cfg, err := config.LoadOnce(ctx, file)
 	if err != nil {
-		return err
+		return "", err
 	}
 	target, err := o.target(cfg)
 	if err != nil {
-		return err
+		return "", err
 	}
 	list, closeList, err := setup.OpenRevocations(cfg)
 	if err != nil {
-		return err
+		return "", err
 	}
 	defer closeList()
 	ctx, cancel := context.WithTimeout(ctx, revokeTimeout)

@@ -136,11 +136,13 @@ func (o *traceOptions) command(t audit.Target) string {
 func (o *traceOptions) revoke(ctx context.Context, targets []audit.Target, stderr io.Writer) error {
 	var faults []error
 	for _, t := range targets {
-		r := revokeOptions{config: o.configFile, by: o.by}
+		r := revokeOptions{by: o.by}
 		*map[string]*string{"run": &r.run, "project": &r.project, "pod-uid": &r.podUID, "service-account": &r.serviceAccount}[t.Flag] = t.Value
-		faults = append(faults, r.change(ctx, func(ctx context.Context, cfg *config.Config, list *state.RedisRevocations, target state.Target) error {
-			return r.add(ctx, list, target, o.reason, cmp.Or(o.lifetime, longestTokenLifetime(cfg)), stderr)
-		}))
+		done, err := r.change(ctx, o.configFile, func(ctx context.Context, cfg *config.Config, list *state.RedisRevocations, target state.Target) (string, error) {
+			return r.add(ctx, list, target, o.reason, cmp.Or(o.lifetime, longestTokenLifetime(cfg)))
+		})
+		_, _ = io.WriteString(stderr, done)
+		faults = append(faults, err)
 	}
 	return errors.Join(faults...)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"io"
 	"math"
 	"net"
@@ -35,8 +36,13 @@ const (
 	// buffer of net/http.
 	pipelined = 20 << 10
 	// headWeight is the memory for each byte of an arriving head: net/http keeps 80 to 100 bytes for a
-	// header field, which can be as short as "ab:" and a newline.
+	// header field, which can be as short as "ab:" and a newline. In a handshake, crypto/tls keeps up to
+	// 16 for each: for names of protocols (ALPN), and for parts of certificates.
 	headWeight = 20
+	// usualHandshake is more than a client sends that has a certificate of one KiB, and maxHandshake more
+	// than one does whose certificates have maxPresentedBytes.
+	usualHandshake = 3 << 10
+	maxHandshake   = 16 << 10
 	// restTimeout is how long the rest of a body may take after the response: net/http reads it to
 	// reuse the connection.
 	restTimeout = 250 * time.Millisecond
@@ -340,6 +346,8 @@ func (l *connections) largestArriving() *boundedConn {
 // errTooMuchAtOnce ends a connection. net/http sends no response for it.
 var errTooMuchAtOnce = errors.New("too many large requests at once")
 
+var errLargeHandshake = fmt.Errorf("a handshake of more than %d KiB", maxHandshake>>10)
+
 // boundedConn is a connection that gives its place back.
 type boundedConn struct {
 	net.Conn
@@ -359,8 +367,9 @@ type boundedConn struct {
 	excess   int64        // as in connections
 
 	mu        sync.Mutex
-	handshake bool // it goes on
-	last      int  // bytes of the last Read
+	handshake bool  // it goes on
+	shaken    int64 // bytes of it
+	last      int   // bytes of the last Read
 	// sinceResponse is 1 after a response, and 2 after a deadline that follows it without a Read.
 	sinceResponse int
 	open          bool  // a request is open, whose handler counts it, and whose body has not arrived
@@ -432,7 +441,8 @@ func (c *boundedConn) SetDeadline(t time.Time) error {
 	return errors.Join(c.SetReadDeadline(t), c.SetWriteDeadline(t))
 }
 
-// Read counts the handshake and the head of a request while they arrive.
+// Read counts the handshake and the head of a request while they arrive. It ends a handshake that is larger
+// than any client needs.
 func (c *boundedConn) Read(p []byte) (int, error) {
 	c.mu.Lock()
 	c.sinceResponse = 0
@@ -444,11 +454,17 @@ func (c *boundedConn) Read(p []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.last = n
-	memory := int64(n)
-	if !c.handshake {
-		memory *= headWeight
+	counted := int64(n)
+	if c.handshake {
+		before := max(c.shaken, usualHandshake)
+		c.shaken += counted
+		counted = max(c.shaken-before, 0)
 	}
-	if !c.open && !c.takeHead(memory) {
+	if c.shaken > maxHandshake {
+		_ = c.Conn.Close()
+		return 0, errLargeHandshake
+	}
+	if !c.open && !c.takeHead(counted*headWeight) {
 		return 0, &net.OpError{Op: "read", Net: "tcp", Addr: c.RemoteAddr(), Err: errTooMuchAtOnce}
 	}
 	return n, err

@@ -575,7 +575,7 @@ func TestLargeRequestsAreShared(t *testing.T) {
 }
 
 // Also with TLS, a head counts until the response to its request, and as what net/http keeps of it.
-// The bytes of a handshake count once, until it ends.
+// So do the bytes of a handshake beyond the usual ones, until it ends.
 func TestConnectionsCountBytesOverTLS(t *testing.T) {
 	t.Parallel()
 	p := startService(t, "")
@@ -595,8 +595,12 @@ func TestConnectionsCountBytesOverTLS(t *testing.T) {
 
 	raw := testkit.Value(net.Dial("tcp", p.Address))(t)
 	testkit.Value(raw.Write(append([]byte{22, 3, 1, 64, 0, 1, 0, 255, 0}, make([]byte, 15_000)...)))(t)
-	excess("a handshake arrives", 5_000, 10_000)
-	raw.Close()
+	excess("a handshake arrives", (15_000-usualHandshake)*headWeight-usualRequestBytes, (15_020-usualHandshake)*headWeight)
+	testkit.Value(raw.Write(make([]byte, 2_000)))(t) // beyond maxHandshake, but within the record
+	testkit.Must(t, raw.SetReadDeadline(time.Now().Add(5*time.Second)))
+	if _, err := raw.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("a large handshake goes on: %v", err)
+	}
 	excess("it has failed", 0, 0)
 }
 
@@ -653,7 +657,7 @@ func TestHeadsThatAreBufferedAreCounted(t *testing.T) {
 		testkit.Eventually(t, what, func() bool { e := int(p.service.connections.excess.Load()); return low <= e && e <= high })
 	}
 	config := p.Client.Transport.(*http.Transport).TLSClientConfig.Clone()
-	for i := range 56 {
+	for i := range 48 {
 		config.NextProtos = append(config.NextProtos, fmt.Sprintf("%0240d", i))
 	}
 	config.NextProtos, config.ServerName = append(config.NextProtos, "http/1.1"), "127.0.0.1"

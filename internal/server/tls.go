@@ -22,13 +22,14 @@ import (
 const maxTLSFileBytes = 1 << 20
 
 // Bounds of the certificates that a client presents. Those of kubelets and their CAs have one to two
-// KiB each, and no alternative names.
+// KiB each, no alternative names, and ten to thirty other parts: attributes of names, extensions, usages.
 const (
 	maxPresentedBytes = 8 << 10
 	maxPresentedNames = 16
+	maxPresentedParts = 128
 )
 
-var errPresented = fmt.Errorf("more than %d client certificates, %d KiB of them, or %d alternative names", nodeproof.MaxPresented, maxPresentedBytes>>10, maxPresentedNames)
+var errPresented = fmt.Errorf("more than %d client certificates, %d KiB of them, %d alternative names, or %d other parts", nodeproof.MaxPresented, maxPresentedBytes>>10, maxPresentedNames, maxPresentedParts)
 
 // classicCurves are Go's own except X25519MLKEM768. Go prefers X25519 among the others, and clients
 // under FIPS 140 use the NIST curves. Traffic of the token endpoint is worthless once its tokens
@@ -203,18 +204,27 @@ func openTLS(cfg *config.Config, now time.Time) (*serverTLS, error) {
 }
 
 // checkPresented refuses clients whose certificates would fill the memory. A connection keeps them as
-// long as it is open, parsed, when they are ten times as large, and URIs thirty times: the 256 KiB
-// that crypto/tls reads become 2.7 MiB.
+// long as it is open, parsed, when small parts take sixteen times as much, and URIs thirty times.
 func checkPresented(connection tls.ConnectionState) error {
-	size, names := 0, 0
+	size, names, parts := 0, 0, 0
 	for _, cert := range connection.PeerCertificates {
 		size += len(cert.Raw)
 		names += len(cert.DNSNames) + len(cert.URIs) + len(cert.EmailAddresses) + len(cert.IPAddresses)
+		parts += partsOf(cert)
 	}
-	if len(connection.PeerCertificates) > nodeproof.MaxPresented || size > maxPresentedBytes || names > maxPresentedNames {
+	if len(connection.PeerCertificates) > nodeproof.MaxPresented || size > maxPresentedBytes || names > maxPresentedNames || parts > maxPresentedParts {
 		return errPresented
 	}
 	return nil
+}
+
+// partsOf counts what package x509 allocates memory for, but for alternative names.
+func partsOf(c *x509.Certificate) int {
+	return len(c.Subject.Names) + len(c.Issuer.Names) + len(c.Extensions) + len(c.UnhandledCriticalExtensions) +
+		len(c.ExtKeyUsage) + len(c.UnknownExtKeyUsage) + len(c.PolicyIdentifiers) + len(c.Policies) + len(c.PolicyMappings) +
+		len(c.OCSPServer) + len(c.IssuingCertificateURL) + len(c.CRLDistributionPoints) +
+		len(c.PermittedDNSDomains) + len(c.ExcludedDNSDomains) + len(c.PermittedIPRanges) + len(c.ExcludedIPRanges) +
+		len(c.PermittedEmailAddresses) + len(c.ExcludedEmailAddresses) + len(c.PermittedURIDomains) + len(c.ExcludedURIDomains)
 }
 
 // readPair reads a certificate and its key.

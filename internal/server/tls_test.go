@@ -15,6 +15,7 @@ import (
 	"net"
 	"net/http"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -290,9 +291,46 @@ func TestTLSBoundsClientCertificates(t *testing.T) {
 	rig.expect(t, proxytest.With(presented), "first", "HTTP/1.1 system:node:a")
 	presented.Certificate = append(presented.Certificate, nodes.Certificate.Raw)
 	named := pkitest.NewCert(t, pkitest.ECKey(t), nodes.Cert, func(c *x509.Certificate) { c.DNSNames = slices.Repeat([]string{"a"}, maxPresentedNames+1) }).TLS()
-	for name, presented := range map[string]*tls.Certificate{"many": presented, "large": nodes.Client(t, strings.Repeat("a", maxPresentedBytes)), "named": &named} {
+	used := pkitest.NewCert(t, pkitest.ECKey(t), nodes.Cert, func(c *x509.Certificate) {
+		for i := range maxPresentedParts {
+			c.UnknownExtKeyUsage = append(c.UnknownExtKeyUsage, asn1.ObjectIdentifier{1, 1, i})
+		}
+	}).TLS()
+	for name, presented := range map[string]*tls.Certificate{
+		"many": presented, "large": nodes.Client(t, strings.Repeat("a", maxPresentedBytes)), "named": &named, "used": &used,
+	} {
 		if _, seen, err := rig.get(t, proxytest.With(presented)); err == nil {
 			t.Errorf("%s certificates were accepted: %.40q", name, seen)
+		}
+	}
+}
+
+// Package x509 allocates memory for each element of these lists.
+func TestAllPartsOfCertificatesCount(t *testing.T) {
+	t.Parallel()
+	names := []string{"DNSNames", "EmailAddresses", "IPAddresses", "URIs"}
+	notParsed := []string{"ExtraExtensions"}
+	for field := range reflect.TypeFor[x509.Certificate]().Fields() {
+		if field.Type.Kind() != reflect.Slice || field.Type.Elem().Kind() == reflect.Uint8 || slices.Contains(notParsed, field.Name) {
+			continue
+		}
+		for _, n := range []int{0, 1} {
+			limit := maxPresentedParts
+			if slices.Contains(names, field.Name) {
+				limit = maxPresentedNames
+			}
+			cert := &x509.Certificate{}
+			reflect.ValueOf(cert).Elem().FieldByIndex(field.Index).Set(reflect.MakeSlice(field.Type, limit+n, limit+n))
+			if err := checkPresented(tls.ConnectionState{PeerCertificates: []*x509.Certificate{cert}}); (err != nil) != (n == 1) {
+				t.Errorf("%d of %s: %v", limit+n, field.Name, err)
+			}
+		}
+	}
+	for _, name := range []func(*x509.Certificate) *pkix.Name{func(c *x509.Certificate) *pkix.Name { return &c.Subject }, func(c *x509.Certificate) *pkix.Name { return &c.Issuer }} {
+		cert := &x509.Certificate{}
+		name(cert).Names = make([]pkix.AttributeTypeAndValue, maxPresentedParts+1)
+		if err := checkPresented(tls.ConnectionState{PeerCertificates: []*x509.Certificate{cert}}); err == nil {
+			t.Error("attributes of names do not count")
 		}
 	}
 }
