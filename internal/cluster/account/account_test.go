@@ -172,20 +172,24 @@ func TestTokenDoesNotPrint(t *testing.T) {
 func TestMissing(t *testing.T) {
 	t.Parallel()
 	const path = "POST /apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
-	rights := []Right{{"get", "", "pods"}, {"list", "pullpass.dev", "accesspolicies"}}
+	rights := []Right{{Verb: "get", Resource: "pods"}, {Verb: "patch", Group: "pullpass.dev", Resource: "accesspolicies/status", Namespace: "a", Name: "b"}}
 	for _, test := range []struct {
 		answer any
 		want   string
 		fails  bool
 	}{
 		{map[string]any{"status": map[string]any{"allowed": true}}, "[]", false},
-		{map[string]any{"status": map[string]any{"allowed": false}}, "[get pods list accesspolicies.pullpass.dev]", false},
+		{map[string]any{"status": map[string]any{"allowed": false}}, "[get pods patch accesspolicies/status.pullpass.dev called b in a]", false},
 		{http.StatusForbidden, "[]", true},
 	} {
 		s := newServer(t, map[string]any{path: test.answer})
 		missing, err := s.cluster(t).Missing(t.Context(), rights)
 		if fmt.Sprint(missing) != test.want || (err != nil) != test.fails {
 			t.Errorf("%v: %v, %v", test.answer, missing, err)
+		}
+		const last = `"resourceAttributes":{"namespace":"a","verb":"patch","group":"pullpass.dev","resource":"accesspolicies","subresource":"status","name":"b"}`
+		if !test.fails && !strings.Contains(s.got[path], last) {
+			t.Errorf("asked %s", s.got[path])
 		}
 	}
 }

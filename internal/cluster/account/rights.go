@@ -9,11 +9,22 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// Right is a verb on all objects of a resource.
-type Right struct{ Verb, Group, Resource string }
+// Right is a verb on a resource, such as pods or pods/status.
+type Right struct {
+	Verb, Group, Resource string
+	Namespace             string // "": all
+	Name                  string // of one object; "": all
+}
 
 func (r Right) String() string {
-	return strings.TrimSuffix(r.Verb+" "+r.Resource+"."+r.Group, ".")
+	text := strings.TrimSuffix(r.Verb+" "+r.Resource+"."+r.Group, ".")
+	if r.Name != "" {
+		text += " called " + r.Name
+	}
+	if r.Namespace != "" {
+		text += " in " + r.Namespace
+	}
+	return text
 }
 
 // Missing returns those of the rights that the connection lacks.
@@ -24,10 +35,13 @@ func (c *Cluster) Missing(ctx context.Context, rights []Right) ([]Right, error) 
 	}
 	var missing []Right
 	for _, right := range rights {
+		resource, subresource, _ := strings.Cut(right.Resource, "/")
 		review := &authorizationv1.SelfSubjectAccessReview{
 			TypeMeta: metav1.TypeMeta{APIVersion: authorizationv1.SchemeGroupVersion.String(), Kind: "SelfSubjectAccessReview"},
 			Spec: authorizationv1.SelfSubjectAccessReviewSpec{
-				ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: right.Verb, Group: right.Group, Resource: right.Resource},
+				ResourceAttributes: &authorizationv1.ResourceAttributes{
+					Verb: right.Verb, Group: right.Group, Resource: resource, Subresource: subresource, Namespace: right.Namespace, Name: right.Name,
+				},
 			},
 		}
 		var answer authorizationv1.SelfSubjectAccessReview

@@ -23,7 +23,8 @@ import (
 )
 
 const (
-	leaseName = "pullpass-policy-status"
+	// LeaseName is that of the Lease which elects the writer of the status.
+	LeaseName = "pullpass-policy-status"
 
 	// 10,000 writes take 17 minutes. An API server does not notice this load.
 	writesPerSecond = 10
@@ -109,7 +110,7 @@ func New(c Config) (*Controller, error) {
 	return &Controller{
 		cluster: c.Cluster, issuer: c.Issuer, objects: c.Objects, within: c.Within, metadata: writes, log: log, now: c.Now,
 		leader: controller.Leader{Log: log, Lease: controller.Lease{
-			Client: leases, Namespace: c.LeaseNamespace, Name: leaseName, Identity: c.Identity, Duration: controller.LeadDuration, Now: c.Now,
+			Client: leases, Namespace: c.LeaseNamespace, Name: LeaseName, Identity: c.Identity, Duration: controller.LeadDuration, Now: c.Now,
 		}},
 		uses: newUses(c), wake: make(chan struct{}, 1), changed: map[kube.ObjectRef]bool{},
 	}, nil

@@ -12,6 +12,8 @@ import (
 
 	"github.com/pullpass/pullpass/internal/cluster/account"
 	"github.com/pullpass/pullpass/internal/cluster/controller"
+	"github.com/pullpass/pullpass/internal/cluster/kube"
+	"github.com/pullpass/pullpass/internal/cluster/objectstatus"
 	"github.com/pullpass/pullpass/internal/config"
 	"github.com/pullpass/pullpass/internal/policy"
 )
@@ -73,9 +75,22 @@ func checkRights(ctx context.Context, cfg *config.Config, i int) error {
 	}
 	var faults []error
 	for _, right := range missing {
-		faults = append(faults, cfg.Fault(field, fmt.Errorf("the API server of %s does not allow %s; apply deploy/kubernetes/rbac.yaml there", cfg.Clusters[i].Name, right)))
+		faults = append(faults, cfg.Fault(field, fmt.Errorf("the API server of %s does not allow %s; apply deploy/kubernetes/%s there", cfg.Clusters[i].Name, right, rightsFile(right))))
 	}
 	return errors.Join(faults...)
+}
+
+// rightsFile returns the file with a right.
+func rightsFile(r account.Right) string {
+	switch {
+	case r.Group == "authentication.k8s.io":
+		return "pull-secrets.yaml"
+	case strings.HasSuffix(r.Resource, "/status"), r.Resource == "leases":
+		return "policy-objects-status.yaml"
+	case r.Group != "":
+		return "policy-objects.yaml"
+	}
+	return "rbac.yaml"
 }
 
 // rights are those that the documents want for these settings.
@@ -109,6 +124,18 @@ func (s *connectionSettings) rights() []account.Right {
 	}
 	if s.requests {
 		add(group, "repositoryaccesses", "list", "watch")
+	}
+	if s.status {
+		add(group, "accesspolicies/status", "patch")
+		add(group, "repositoryaccesses/status", "patch")
+		if namespace, err := kube.Namespace(s.Kubeconfig); err == nil {
+			lease := account.Right{Verb: "create", Group: "coordination.k8s.io", Resource: "leases", Namespace: namespace}
+			all = append(all, lease)
+			lease.Name = objectstatus.LeaseName
+			for _, lease.Verb = range []string{"get", "update"} {
+				all = append(all, lease)
+			}
+		}
 	}
 	return all
 }

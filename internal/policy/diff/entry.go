@@ -25,7 +25,8 @@ type Difference struct {
 }
 
 // Entry is a set of requests that change. Each request that changes is in one, and its example
-// changes.
+// changes. Without an example, requests of the set may change: conditions decide, and no request was
+// found for which they decide differently.
 type Entry struct {
 	Who          string              `json:"who"`                 // CLUSTER/NAMESPACE/SERVICEACCOUNT, in which * is any run of characters; identity/NAME; anonymous
 	Anonymous    bool                `json:"anonymous,omitempty"` // also callers without a token
@@ -37,7 +38,7 @@ type Entry struct {
 	Rule         string              `json:"rule"`             // that grants it on one side
 	Denial       string              `json:"denial,omitempty"` // that refuses it on the other side, as a whole
 	Except       []Exception         `json:"except,omitempty"` // what of it does not change
-	Example      Example             `json:"example"`
+	Example      Example             `json:"example,omitzero"`
 
 	position int // of the unit
 }
@@ -136,12 +137,18 @@ func (e *Entry) exceptText() []string {
 
 // command is the command that shows the example.
 func (x *Example) command() string {
+	if x.As == "" {
+		return noExample
+	}
 	as := "--as " + x.As
 	if name, ok := strings.CutPrefix(x.As, "identity/"); ok {
 		as = "--identity " + name + " --claims CLAIMS"
 	}
 	return fmt.Sprintf("%s --service %s --scope %s", as, quoted(x.Service), x.Scope)
 }
+
+// noExample is told instead of a command.
+const noExample = "none was found: a condition may change it"
 
 func quoted(service string) string {
 	if strings.Contains(service, " ") {

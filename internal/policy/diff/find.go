@@ -90,7 +90,7 @@ type comparison struct {
 }
 
 func newComparison(from, to *compiled) *comparison {
-	c := &comparison{finder: finder{from, to, map[string]bool{}}, found: []Entry{}, seen: map[string]bool{}}
+	c := &comparison{finder: finder{from: from, to: to, empty: map[string]bool{}}, found: []Entry{}, seen: map[string]bool{}}
 	for _, d := range from.denials {
 		if d.isNew || !to.denied[d.whom.key] {
 			c.removed = append(c.removed, d)
@@ -131,8 +131,31 @@ func (c *comparison) entries() ([]Entry, error) {
 			}
 		}
 	}
+	for _, cluster := range c.differs {
+		for _, d := range c.from.denials {
+			if d.isNew || !d.whom.readsFacts() || !d.whom.isIn(cluster) {
+				continue
+			}
+			for _, i := range c.under(d) {
+				if err := c.compare(box{unit: c.to.units[i], denial: d, cluster: cluster}, c.served(c.to.units[i])); err != nil {
+					return nil, fmt.Errorf("rule %s: %w", c.to.units[i].rule, err)
+				}
+			}
+		}
+	}
 	slices.SortStableFunc(c.found, func(a, b Entry) int { return cmp.Compare(a.position, b.position) })
 	return c.found, nil
+}
+
+// served returns the actions of a unit at each of its services.
+func (c *comparison) served(u *unit) map[string]action.Set {
+	all := map[string]action.Set{}
+	for _, service := range c.to.Services {
+		if u.serves(service.Name) {
+			all[service.Name] = u.atoms()
+		}
+	}
+	return all
 }
 
 // compareUnit compares a unit with the rules of the other side.
@@ -153,7 +176,7 @@ func (c *comparison) compareUnit(u *unit) error {
 			return err
 		}
 	}
-	if len(c.differs) == 0 || u.whom != nil && u.whom.Identities != nil || !u.requests && u.annotation == "" && !u.inObject && !u.whom.readsLabels() {
+	if len(c.differs) == 0 || u.whom != nil && u.whom.Identities != nil || !u.requests && u.annotation == "" && !u.inObject && !u.whom.readsFacts() {
 		return nil
 	}
 	rest := map[string]action.Set{}
@@ -172,12 +195,7 @@ func (c *comparison) compareUnit(u *unit) error {
 
 // compareDenied compares a unit with a denial that does not refuse any more.
 func (c *comparison) compareDenied(u *unit, d *denial) error {
-	all := map[string]action.Set{}
-	for _, service := range c.to.Services {
-		if u.serves(service.Name) {
-			all[service.Name] = u.atoms()
-		}
-	}
+	all := c.served(u)
 	for _, kind := range c.kinds(u) {
 		switch {
 		case kind.isAnonymous, kind.identity != "" && !slices.Contains(d.whom.Identities, kind.identity) && !d.whom.isOnlyTokens(),
@@ -244,7 +262,8 @@ func (c *comparison) compare(b box, actions map[string]action.Set) error {
 		point   *point
 	}
 	var results []result
-	fruitless := map[string]bool{} // keys of searches that found nothing
+	possible := map[string]action.Set{} // by service: a condition may make a difference, but none was found
+	fruitless := map[string]bool{}      // keys of searches that found nothing: whether a difference is possible
 	for _, service := range c.to.Services {
 		left := actions[service.Name]
 		b.service = service.Name
@@ -264,15 +283,21 @@ func (c *comparison) compare(b box, actions map[string]action.Set) error {
 			if found == nil {
 				n := c.near(&b, a)
 				key := n.key(&b, a)
-				if fruitless[key] {
-					left &^= a
-					continue
+				isPossible, isFruitless := fruitless[key]
+				if !isFruitless {
+					var err error
+					c.isPossible = false
+					if found, err = c.find(&b, a, n); err != nil {
+						return err
+					}
+					isPossible = c.isPossible
 				}
-				var err error
-				if found, err = c.find(&b, a, n); err != nil {
-					return err
+				if found == nil {
+					fruitless[key] = isPossible
+					if isPossible {
+						possible[service.Name] |= a
+					}
 				}
-				fruitless[key] = found == nil
 			}
 			if found == nil {
 				left &^= a
@@ -298,6 +323,12 @@ func (c *comparison) compare(b box, actions map[string]action.Set) error {
 		b.service = r.point.service
 		c.add(&b, r.service, r.actions, r.point)
 	}
+	for _, service := range c.to.Services {
+		if actions := possible[service.Name]; actions != 0 {
+			b.service = service.Name
+			c.add(&b, service.Name, actions, nil)
+		}
+	}
 	return nil
 }
 
@@ -317,7 +348,10 @@ func (n near) key(b *box, a action.Set) string {
 }
 
 func (c *comparison) add(b *box, service string, actions action.Set, p *point) {
-	e := Entry{Service: service, Actions: actions.Names(), Rule: b.unit.rule, Repositories: string(b.unit.pattern), Example: p.example(actions), position: b.unit.position}
+	e := Entry{Service: service, Actions: actions.Names(), Rule: b.unit.rule, Repositories: string(b.unit.pattern), position: b.unit.position}
+	if p != nil {
+		e.Example = p.example(actions)
+	}
 	if e.Repositories == "" {
 		e.Repositories = catalog
 	}
@@ -332,7 +366,7 @@ func (c *comparison) add(b *box, service string, actions action.Set, p *point) {
 	c.seen[key] = true
 	if b.isAnonymous {
 		for i := range c.found {
-			if other := &c.found[i]; other.Who == "*/*/*" && other.Denial == "" && other.Rule == e.Rule && other.Service == e.Service && other.Repositories == e.Repositories && slices.Equal(other.Actions, e.Actions) {
+			if other := &c.found[i]; p != nil && other.Example.As != "" && other.Who == "*/*/*" && other.Denial == "" && other.Rule == e.Rule && other.Service == e.Service && other.Repositories == e.Repositories && slices.Equal(other.Actions, e.Actions) {
 				other.Anonymous = true
 				return
 			}

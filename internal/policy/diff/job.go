@@ -41,6 +41,9 @@ func (f *finder) job(b *box, a action.Set, n near) (*point, error) {
 		return nil, nil
 	}
 	c := claimChoices{profile: configured.Profile, values: map[string][]any{}}
+	if other, ok := f.from.identity(b.identity); ok && !other.checksAs(&configured) {
+		c.required = []map[string][]string{configured.Require, other.Require}
+	}
 	c.collect(b, n)
 	names := slices.Sorted(maps.Keys(c.values))
 	tried := 0
@@ -73,8 +76,9 @@ func (f *finder) job(b *box, a action.Set, n near) (*point, error) {
 
 // claimChoices are values of claims; nil: the claim is missing.
 type claimChoices struct {
-	profile identity.Profile
-	values  map[string][]any
+	profile  identity.Profile
+	required []map[string][]string // that the sides want to be different
+	values   map[string][]any
 }
 
 func (c *claimChoices) collect(b *box, n near) {
@@ -129,6 +133,11 @@ func (c *claimChoices) collect(b *box, n near) {
 		own := of(name)
 		own.others = append(own.others, value)
 	})
+	for _, required := range c.required {
+		for name, values := range required {
+			of(name).others = append(of(name).others, values...)
+		}
+	}
 	for name, own := range compared {
 		c.values[name] = c.choices(name, own.needed, own.denied, own.others, types[name])
 	}
@@ -219,6 +228,9 @@ func (c *claimChoices) choices(name string, needed, denied, others []string, typ
 	}
 	if needed == nil {
 		word("1")
+		if slices.Contains(types, identity.Boolean) {
+			word("true")
+		}
 	}
 	var all []any
 	for _, value := range list {

@@ -417,7 +417,7 @@ const richEvery = 20
 func TestDiffAgainstBruteForce(t *testing.T) {
 	t.Parallel()
 	a := author{Rand: rand.New(rand.NewPCG(21, *randomSeed))}
-	entries, changes, exact := 0, 0, 0
+	entries, open, changes, exact := 0, 0, 0, 0
 	for round := range *randomPolicies {
 		a.isPlain = round%richEvery != 0
 		before := a.policy()
@@ -443,6 +443,10 @@ func TestDiffAgainstBruteForce(t *testing.T) {
 			for i := range part.all {
 				entries++
 				x := &part.all[i].Example
+				if x.As == "" { // a condition may change it
+					open++
+					continue
+				}
 				for _, action := range part.all[i].Actions {
 					subject, scope := subjectOf(t, part.to, x), testkit.Value(registryauth.ParseScope(x.Scope))(t)
 					scope.Actions = []string{action}
@@ -476,8 +480,8 @@ func TestDiffAgainstBruteForce(t *testing.T) {
 			}
 		}
 	}
-	t.Logf("%d pairs, %d entries, %d of the requests changed, %d were within exact entries", *randomPolicies, entries, changes, exact)
-	if entries < *randomPolicies || changes < *randomPolicies || exact < *randomPolicies {
+	t.Logf("%d pairs, %d entries (%d without an example), %d of the requests changed, %d were within exact entries", *randomPolicies, entries, open, changes, exact)
+	if entries < *randomPolicies || open > entries/100 || changes < *randomPolicies || exact < *randomPolicies {
 		t.Error("hardly tested")
 	}
 }

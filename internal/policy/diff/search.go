@@ -80,6 +80,8 @@ func (n near) whoms(yield func(*whom) bool) {
 type finder struct {
 	from, to *compiled
 	empty    map[string]bool // areas without a repository, with what is taken from them
+	// isPossible: a request was judged that is no difference, but would be one if conditions decided otherwise.
+	isPossible bool
 }
 
 // subjectsOf returns the subjects that every caller of the box matches.
@@ -496,6 +498,12 @@ func (s *accountSearch) texts(n near) iter.Seq[string] {
 	return func(yield func(string) bool) {
 		for _, c := range conditionsOf(s.box, n) {
 			for _, text := range literals(c) {
+				// Subjects and references consist of names.
+				for part := range strings.FieldsFuncSeq(text, func(r rune) bool { return r == ':' || r == '/' }) {
+					if part != text && !yield(part) {
+						return
+					}
+				}
 				if !yield(text) {
 					return
 				}
@@ -667,7 +675,7 @@ func (s *accountSearch) labels(n near, p *point) iter.Seq2[map[string]string, er
 	from, _ := s.from.cluster(p.cluster)
 	keys := slices.Sorted(maps.Keys(values))
 	return func(yield func(map[string]string, error) bool) {
-		if !isNeeded && !yield(nil, nil) || !to.KnowsLabels && !from.KnowsLabels || len(keys) == 0 {
+		if !isNeeded && !yield(nil, nil) || !to.KnowsLabels && !from.KnowsLabels || len(keys) == 0 && !isNeeded {
 			return
 		}
 		tried, isOver := 0, false
@@ -718,6 +726,15 @@ func labelKeys(condition string) []string {
 
 // judge compares the subjects with a caller, and looks for a repository.
 func (f *finder) judge(b *box, a action.Set, n near, p point) (*point, error) {
+	found, err := f.judgeExactly(b, a, n, p)
+	if found != nil || err != nil || f.isPossible {
+		return found, err
+	}
+	f.isPossible, err = f.mayDiffer(b, a, n, p)
+	return nil, err
+}
+
+func (f *finder) judgeExactly(b *box, a action.Set, n near, p point) (*point, error) {
 	granting, ok := f.to.subject(&p)
 	if !ok {
 		return nil, nil
@@ -738,6 +755,58 @@ func (f *finder) judge(b *box, a action.Set, n near, p point) (*point, error) {
 		return nil, nil
 	}
 	return f.repository(b, a, n, p)
+}
+
+// mayDiffer reports whether the caller would be a difference if each condition decided for it. The values
+// that are tried do not show what a condition can be for others.
+func (f *finder) mayDiffer(b *box, a action.Set, n near, p point) (bool, error) {
+	conditions := conditionsOf(b, n)
+	to, _ := f.to.cluster(p.cluster)
+	granting, ok := f.to.subject(&p)
+	if len(conditions) == 0 || !ok || b.unit.whom.readsLabels() && p.identity == "" && !to.KnowsLabels {
+		return false, nil
+	}
+	own := map[string]bool{} // conditions that hold for the caller
+	for _, w := range b.subjects() {
+		if w.Condition != nil {
+			own[w.Condition.String()] = true
+		}
+	}
+	matches := func(s policy.Subject, w *whom) bool {
+		free := *w.Match
+		free.Condition = nil
+		return isMatch(s, p.service, &whom{&free, w.onlyIn, ""})
+	}
+	holds := func(s policy.Subject, w *whom) bool {
+		return (w.Condition == nil || own[w.Condition.String()]) && matches(s, w)
+	}
+	refusing, isKnown := f.from.subject(&p)
+	switch {
+	case b.denial == nil && !isKnown, b.denial != nil && b.denial.isNew == isKnown:
+		return false, nil
+	case b.denial != nil && isKnown && !matches(refusing, b.denial.whom):
+		return false, nil
+	}
+	if b.unit.whom != nil && !matches(granting, b.unit.whom) ||
+		slices.ContainsFunc(n.denials, func(d *denial) bool { return !d.isNew && holds(granting, d.whom) }) ||
+		slices.ContainsFunc(n.barred, func(d *denial) bool { return !d.isNew && holds(refusing, d.whom) }) {
+		return false, nil
+	}
+	n.rules = filtered(n.rules, func(u *unit) bool { return u.whom == nil || holds(refusing, u.whom) })
+	if b.unit.pattern == "" {
+		return len(n.rules) == 0, nil
+	}
+	in, others, ok := f.areas(b, a, n, &p)
+	if !ok {
+		return false, nil
+	}
+	key := fmt.Sprint(in, others)
+	if f.empty[key] {
+		return false, nil
+	}
+	name, err := repositoryIn(in, others, func(string) bool { return true })
+	f.empty[key] = name == "" && err == nil
+	return name != "", err
 }
 
 // isMatch compares a subject as a decision does.
@@ -762,27 +831,9 @@ func (f *finder) repository(b *box, a action.Set, n near, p point) (*point, erro
 		}
 		return nil, nil
 	}
-	p.annotation = u.annotation
-	granting, _ := f.to.subject(&p)
-	refusing, isKnown := f.from.subject(&p)
-	to, _ := f.to.cluster(p.cluster)
-	if u.annotation != "" && !to.KnowsAnnotations {
-		return nil, nil
-	}
-	p.isAsked = u.requests && to.Objects != nil && to.Objects.RequestsAreRead && !to.Objects.KnowsRequests
-	in, ok := f.to.area(u, granting.Identity, &p, a)
+	in, others, ok := f.areas(b, a, n, &p)
 	if !ok {
 		return nil, nil
-	}
-	var others []area
-	from, _ := f.from.cluster(p.cluster)
-	for _, other := range n.rules {
-		if !isKnown || other.annotation != "" && (other.annotation != p.annotation || !from.KnowsAnnotations) {
-			continue
-		}
-		if one, ok := f.from.area(other, refusing.Identity, &p, a); ok {
-			others = append(others, one)
-		}
 	}
 	key := fmt.Sprint(in, others)
 	if f.empty[key] {
@@ -798,6 +849,33 @@ func (f *finder) repository(b *box, a action.Set, n near, p point) (*point, erro
 	}
 	p.repository = name
 	return &p, nil
+}
+
+// areas returns the repositories that the unit of the box grants to the caller, and those that the other
+// side's rules do; false: there are none of the unit.
+func (f *finder) areas(b *box, a action.Set, n near, p *point) (in area, others []area, ok bool) {
+	u := b.unit
+	p.annotation = u.annotation
+	granting, _ := f.to.subject(p)
+	refusing, isKnown := f.from.subject(p)
+	to, _ := f.to.cluster(p.cluster)
+	if u.annotation != "" && !to.KnowsAnnotations {
+		return area{}, nil, false
+	}
+	p.isAsked = u.requests && to.Objects != nil && to.Objects.RequestsAreRead && !to.Objects.KnowsRequests
+	if in, ok = f.to.area(u, granting.Identity, p, a); !ok {
+		return area{}, nil, false
+	}
+	from, _ := f.from.cluster(p.cluster)
+	for _, other := range n.rules {
+		if !isKnown || other.annotation != "" && (other.annotation != p.annotation || !from.KnowsAnnotations) {
+			continue
+		}
+		if one, ok := f.from.area(other, refusing.Identity, p, a); ok {
+			others = append(others, one)
+		}
+	}
+	return in, others, true
 }
 
 // area returns the repositories of a unit on which a caller gets the action; false: there are none.

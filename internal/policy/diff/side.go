@@ -2,6 +2,7 @@ package diff
 
 import (
 	"encoding/json"
+	"maps"
 	"slices"
 
 	"github.com/pullpass/pullpass/internal/oidc"
@@ -54,6 +55,13 @@ type Identity struct {
 	Profile  identity.Profile
 	Require  map[string][]string
 	Identify func(payload []byte) (oidc.Identity, error)
+}
+
+// checksAs reports whether both accept the same claims.
+func (i *Identity) checksAs(other *Identity) bool {
+	return i.Profile == other.Profile && maps.EqualFunc(i.Require, other.Require, func(a, b []string) bool {
+		return slices.Equal(slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b)))
+	})
 }
 
 func (s *Side) cluster(name string) (Cluster, bool) {

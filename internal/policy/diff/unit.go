@@ -145,6 +145,11 @@ func (w *whom) readsLabels() bool {
 	return w != nil && (w.NamespaceSelector != nil || w.Condition != nil && strings.Contains(w.Condition.String(), "kubernetes.labels"))
 }
 
+// readsFacts reports whether anything beside names matters that a configuration knows of a cluster.
+func (w *whom) readsFacts() bool {
+	return w.readsLabels() || w != nil && w.Condition != nil && (len(w.Condition.Uses()) > 0 || strings.Contains(w.Condition.String(), "labels"))
+}
+
 // compiled is a side as the comparison uses it.
 type compiled struct {
 	*Side
@@ -210,7 +215,8 @@ func (c *compiled) addRules(rules []policy.WrittenRule, denials []policy.Written
 	}
 }
 
-// bar adds denials that stand for missing clusters and identities.
+// bar adds denials that stand for missing clusters and identities, and for identities whose tokens are
+// checked in another way.
 func (c *compiled) bar(other *Side) {
 	if c.IsOpen {
 		return
@@ -221,7 +227,7 @@ func (c *compiled) bar(other *Side) {
 		}
 	}
 	for _, id := range other.Identities {
-		if _, ok := c.identity(id.Name); !ok {
+		if own, ok := c.identity(id.Name); !ok || !own.checksAs(&id) {
 			c.denials = append(c.denials, &denial{rule: "identity " + id.Name, isNew: true, whom: newWhom(&subjects.Match{Identities: []string{id.Name}, Denies: true}, "")})
 		}
 	}
