@@ -60,6 +60,7 @@ func TestKubernetes(t *testing.T) {
 			"pod events":               testPodEvents,
 			"rights":                   testRights,
 			"a second cluster":         testSecondCluster,
+			"regions":                  testRegions,
 			"a watch that expires":     testWatchExpires,
 		} {
 			t.Run(name, func(t *testing.T) {

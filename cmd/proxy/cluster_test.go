@@ -10,7 +10,7 @@ import (
 	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
-// What they do at an API server is tested with a real one: e2e, TestKubernetes.
+// A real API server tests the rest: e2e, TestKubernetes.
 func TestClusterCommandsRefuse(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -72,13 +72,13 @@ func TestConditionsMayMakeADifference(t *testing.T) {
 	// Nor is it called a difference if none of its values would be.
 	const open = `size(kubernetes.namespace) == 37`
 	for name, rules := range map[string][2]string{
-		"renamed":                  {rule("a", pods(open)), rule("b", pods(open))},
-		"beside one without":       {rule("a", plain), rule("a", plain) + "," + rule("b", pods(open))},
-		"narrower with the same":   {rule("a", pods(open)), rule("a", pods(open)) + "," + rule("b", `{"namespaces": ["ns1"], "condition": "`+open+`"}`)},
-		"in a cluster not there":   {rule("a", plain), rule("a", plain) + "," + rule("b", `{"clusters": ["other"], "condition": "`+open+`"}`)},
-		"labels that nobody reads": {rule("a", `{"namespaces": ["q"]}`), rule("a", `{"namespaces": ["q"]}`) + "," + rule("b", pods(`kubernetes.labels["a"] == "b"`))},
+		"renamed":                 {rule("a", pods(open)), rule("b", pods(open))},
+		"beside one without":      {rule("a", plain), rule("a", plain) + "," + rule("b", pods(open))},
+		"narrower with the same":  {rule("a", pods(open)), rule("a", pods(open)) + "," + rule("b", `{"namespaces": ["ns1"], "condition": "`+open+`"}`)},
+		"in a cluster not there":  {rule("a", plain), rule("a", plain) + "," + rule("b", `{"clusters": ["other"], "condition": "`+open+`"}`)},
+		"labels that are unknown": {rule("a", `{"namespaces": ["q"]}`), rule("a", `{"namespaces": ["q"]}`) + "," + rule("b", pods(`kubernetes.labels["a"] == "b"`))},
 	} {
-		blind := func(s *Side) { s.Clusters[0].KnowsLabels = name != "labels that nobody reads" }
+		blind := func(s *Side) { s.Clusters[0].KnowsLabels = name != "labels that are unknown" }
 		d := testkit.Value(Find(conditionSide(t, `"rules": [`+rules[0]+`]`, blind), conditionSide(t, `"rules": [`+rules[1]+`]`, blind)))(t)
 		if len(d.Gained)+len(d.Lost) > 0 {
 			t.Errorf("%s: %+v", name, d)
@@ -86,7 +86,7 @@ func TestConditionsMayMakeADifference(t *testing.T) {
 	}
 }
 
-// What a configuration says of callers makes a difference, also with the same policy.
+// Configurations with the same policy can decide differently.
 func TestConfigurationsMakeADifference(t *testing.T) {
 	t.Parallel()
 	const jobs = `"rules": [{"name": "j", "subjects": [{"identities": ["ci"]}], "allow": [{"repositories": ["x/**"], "actions": ["pull"]}]}]`

@@ -80,7 +80,7 @@ func (n near) whoms(yield func(*whom) bool) {
 type finder struct {
 	from, to *compiled
 	empty    map[string]bool // areas without a repository, with what is taken from them
-	// isPossible: a request was judged that is no difference, but would be one if conditions decided otherwise.
+	// isPossible: a request was judged that does not differ, but would if conditions decided otherwise.
 	isPossible bool
 }
 
