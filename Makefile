@@ -7,6 +7,7 @@ NEIGHBOURS = 1000
 SIMULATE = 168h
 CHAOS = 1h
 SEED = 1000
+READERS = all
 SECRETS = $$($(GO) list ./... | grep -v '/releasetest$$')
 BENCHCOUNT = 6
 # Not policy/diff: most of its conditions choose words, examples and short cuts. "make random" holds it to Decide.
@@ -21,7 +22,7 @@ GOBUILD = CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags "-s -w -X
 # Where there is a file system in memory, on that: thousands of runs sync what they write. The test alone, for nothing may be executed from /dev/shm in containers.
 CRASH = $(GO) test -exec "env GOTMPDIR=$$(test -w /dev/shm && echo /dev/shm || echo /tmp)" -count=1 -timeout 3h -run='^TestCrash$$' ./internal/node/nodeinstall
 
-.PHONY: help demo check test fips docs e2e release-test secrets crash node-up node-shell node-down bench bench-plugin performance random conformance neighbours simulate chaos loadtest loadtest-smoke loadtest-programs fuzz mutants mutants-changed cross lint build image release clean
+.PHONY: help demo check test fips docs e2e readers release-test secrets crash node-up node-shell node-down bench bench-plugin performance random conformance neighbours simulate chaos loadtest loadtest-smoke loadtest-programs fuzz mutants mutants-changed cross lint build image release clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "%-14s %s\n", $$1, $$2}' Makefile
@@ -59,6 +60,11 @@ e2e: ## tests with the real API server, registries and clients (root: installs D
 		$(GO) test -count=1 -p 1 -timeout 60m ./rollouttest ./chaostest & \
 		$(GO) test -count=1 -p 1 -timeout 60m $$others; status=$$?; \
 		wait $$! && exit $$status; }
+
+# "make e2e" has crane, skopeo, oras, helm and BuildKit of them.
+readers: ## scanners, verifiers and controllers read images in pods: docs/how-to/readers.md (READERS=cosign,syft: these; half an hour, since it builds them, the first time)
+	@./.ci/install e2e
+	cd e2e && $(GO) test -count=1 -v -timeout 2h -run='^TestReaders$$' ./podtest -args -readers $(READERS)
 
 release-test: ## "make release", pushed to a registry, and verified and installed from there: half an hour, since it builds for nine platforms
 	cd e2e && $(GO) test -count=1 -v -timeout 2h ./releasetest
@@ -170,6 +176,7 @@ lint: ## gofmt, golangci-lint, actionlint, govulncheck, module checksums
 	$(GO) tool -modfile=.ci/tools.mod golangci-lint run ./...
 	cd e2e && $(GO) tool -modfile=../.ci/tools.mod golangci-lint run -c ../.golangci.yaml --disable gosec ./...
 	cd e2e/csidriver && $(GO) vet .
+	cd e2e/readers/k8schain && $(GO) vet .
 	cd credential/containers && $(GO) vet .
 	cd credential/ggcr && $(GO) vet .
 	cd credential/oras && $(GO) vet .

@@ -25,6 +25,8 @@
 //
 //	TestPods                  registry clients in pods, and CSI drivers: as docs/how-to/in-pod.md and docs/how-to/csi.md show, with tokens that
 //	                          the kubelet renews
+//	TestReaders               programs that read images in pods, as docs/how-to/readers.md shows, with no pull secret in the cluster; "make
+//	                          readers" has those that take minutes to build as well
 //
 // Package pullsecretstest has, too:
 //

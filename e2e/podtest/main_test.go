@@ -1,8 +1,9 @@
-// Package podtest runs clients that pull as a pod on a real node: registry clients in pods, and CSI drivers. It tests the examples of
-// docs/how-to/in-pod.md and docs/how-to/csi.md. "go test -v" shows a table of the results.
+// Package podtest runs clients that pull as a pod on a real node: registry clients, scanners and verifiers in pods, and CSI drivers. It
+// tests the examples of docs/how-to/in-pod.md, docs/how-to/readers.md and docs/how-to/csi.md. "go test -v" shows a table of the results.
 package podtest
 
 import (
+	"flag"
 	"testing"
 
 	"github.com/pullpass/pullpass/e2e/isolate"
@@ -10,6 +11,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	flag.Parse()
 	isolate.Main(m, func(t testing.TB) {
 		programs.Build(t,
 			programs.Etcd, programs.KubeAPIServer, programs.KubeControllerManager, programs.Kubelet, programs.Kubectl,
@@ -17,5 +19,6 @@ func TestMain(m *testing.M) {
 			programs.Pullpass, programs.CredentialProvider, programs.Pause,
 			programs.CredentialHelper, programs.PodClient, programs.CSIDriver,
 		)
+		buildReaders(t)
 	})
 }

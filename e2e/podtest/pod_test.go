@@ -13,7 +13,7 @@ import (
 
 // TestPods runs on one node, whose kubelet is ended once: that renews the tokens of all pods.
 func TestPods(t *testing.T) {
-	s := startSite(t)
+	s := startSite(t, "")
 	own := s.push(t, team, "web:rc", node.Image(t, "web"))
 	other := s.push(t, otherTeam, "web:v1", node.Image(t, "other"))
 	drivers := s.startDrivers(t)

@@ -59,7 +59,8 @@ type site struct {
 	table        strings.Builder
 }
 
-func startSite(t testing.TB) *site {
+// startSite starts a cluster with rules beside those of the teams, and with namespaces beside theirs.
+func startSite(t testing.TB, rules string, namespaces ...string) *site {
 	t.Helper()
 	testenv.Must(t, os.WriteFile("/etc/hosts", []byte("127.0.0.1 localhost "+registryName+"\n"), 0o644))
 	s := &site{ca: certs.NewCA(t, "registry-ca"), passwords: map[string]string{}, begin: time.Now(), since: time.Now()}
@@ -74,7 +75,7 @@ func startSite(t testing.TB) *site {
 			Kubernetes: pullpass.Kubernetes{KubeconfigFile: access.KubeconfigFile},
 			Node:       pullpass.Node{Proof: pullpass.Proof{Mode: "audit", Methods: []string{"certificate"}, ClientCAFile: s.CA.File}},
 		}},
-		Policy:  policy,
+		Policy:  policy + rules,
 		Service: registryName,
 		Signing: pullpass.Signing{ManagedDir: filepath.Join(t.TempDir(), "keys")},
 		Names:   []string{registryName},
@@ -91,7 +92,7 @@ func startSite(t testing.TB) *site {
 		Name: "node-1", Address: isolate.Addresses()[0], Cluster: s.Cluster, Pullpass: s.proxy, Registry: registryName, CA: s.ca,
 	})
 	s.CreateNode(t, "build-1", nil) // no kubelet runs there
-	for _, namespace := range []string{team, otherTeam} {
+	for _, namespace := range append([]string{team, otherTeam}, namespaces...) {
 		s.CreateNamespace(t, namespace, nil)
 		s.CreateServiceAccount(t, namespace, "builder", nil)
 		pod := s.CreatePod(t, namespace, "push", "builder", "build-1")
@@ -109,15 +110,26 @@ func (s *site) push(t testing.TB, team, repository string, image v1.Image) strin
 	return reference.Name()
 }
 
-// document is a block of YAML from a document of the project.
+// document is the first block of YAML from a document of the project.
 func document(t testing.TB, file string) string {
 	t.Helper()
-	_, text, _ := strings.Cut(testenv.ReadFile(t, filepath.Join(programs.Checkout(t), "docs", file)), "```yaml\n")
-	text, _, found := strings.Cut(text, "```")
-	if !found {
+	return documents(t, file)[0]
+}
+
+// documents are all blocks of YAML.
+func documents(t testing.TB, file string) (blocks []string) {
+	t.Helper()
+	for _, text := range strings.Split(testenv.ReadFile(t, filepath.Join(programs.Checkout(t), "docs", file)), "```yaml\n")[1:] {
+		block, _, found := strings.Cut(text, "```")
+		if !found {
+			t.Fatalf("a block of YAML in %s does not end", file)
+		}
+		blocks = append(blocks, block)
+	}
+	if len(blocks) == 0 {
 		t.Fatalf("no YAML in %s", file)
 	}
-	return text
+	return blocks
 }
 
 // awaitRunning waits until the only container of a pod runs, and returns the pod.

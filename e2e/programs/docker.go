@@ -22,6 +22,12 @@ func Buildx(t testing.TB) string {
 		ldflags: "-X github.com/docker/buildx/version.Version=v0.37.2"}.build(t)
 }
 
+// Buildctl is the client of Buildkitd.
+func Buildctl(t testing.TB) string {
+	t.Helper()
+	return tool{module: "buildkit", pkg: "github.com/moby/buildkit/cmd/buildctl"}.build(t)
+}
+
 // Buildkitd is BuildKit of its own: that in Debian's engine leaves pushes to the engine, which asks for a credential anew.
 func Buildkitd(t testing.TB) string {
 	t.Helper()
