@@ -176,7 +176,6 @@ lint: ## gofmt, golangci-lint, actionlint, govulncheck, module checksums
 	$(GO) tool -modfile=.ci/tools.mod golangci-lint run ./...
 	cd e2e && $(GO) tool -modfile=../.ci/tools.mod golangci-lint run -c ../.golangci.yaml --disable gosec ./...
 	cd e2e/csidriver && $(GO) vet .
-	cd e2e/readers/k8schain && $(GO) vet .
 	cd credential/containers && $(GO) vet .
 	cd credential/ggcr && $(GO) vet .
 	cd credential/oras && $(GO) vet .
