@@ -136,12 +136,19 @@ func (n *Node) Pull(t testing.TB, image, token string) {
 // returns how long the pull took. CRI knows nothing of it: CRI would keep the image by its digest.
 func (n *Node) PullOnce(t testing.TB, image, login string) time.Duration {
 	t.Helper()
+	took := testenv.Value(n.TryPullOnce(t.Context(), image, login))(t)
+	return took
+}
+
+// TryPullOnce is PullOnce for goroutines, which must not end a test.
+func (n *Node) TryPullOnce(ctx context.Context, image, login string) (time.Duration, error) {
 	const alone = "--namespace=once"
 	begin := time.Now()
-	testenv.Must(t, n.ctr(t.Context(), alone, "images", "pull", "--hosts-dir="+certsDir, "--user="+login, image))
+	if err := n.ctr(ctx, alone, "images", "pull", "--hosts-dir="+certsDir, "--user="+login, image); err != nil {
+		return 0, err
+	}
 	took := time.Since(begin)
-	testenv.Must(t, n.ctr(t.Context(), alone, "images", "remove", "--sync", image))
-	return took
+	return took, n.ctr(ctx, alone, "images", "remove", "--sync", image)
 }
 
 func (n *Node) ctr(ctx context.Context, args ...string) error {

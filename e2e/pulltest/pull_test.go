@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -28,6 +29,7 @@ import (
 var (
 	turns = flag.Int("pull-turns", 0, "how often each image is pulled each way; 0: the requests are counted, and nothing is timed")
 	large = flag.Int64("pull-mib", 1024, "size of the large image, in MiB")
+	long  = flag.Duration("pull-time", 8*time.Second, "how long a slow pull takes; the connections are cut at seven eighths of it")
 )
 
 const (
@@ -194,4 +196,44 @@ func TestPull(t *testing.T) {
 		}
 	}
 	t.Log("a cold pull\n" + report)
+}
+
+// A layer takes longer than a registry's token is valid (with -pull-time 8m), and its connection is cut: the pull goes on.
+func TestSlowPull(t *testing.T) {
+	const rate = 1 << 20 // bytes a second
+	s := start(t)
+	s.publish(t, "slow", int64(long.Seconds())*rate>>20, 1)
+	var nodes []*node.Node
+	ways := slices.Clone(s.ways[1:])
+	relays := make([]*relay.Relay, len(ways))
+	for i := range ways {
+		host, rest, _ := strings.Cut(ways[i].host, "/")
+		relays[i] = relay.Start(t, "127.0.0.1:0", "127.0.0.1"+host[strings.LastIndex(host, ":"):])
+		relays[i].Limit(rate)
+		ways[i].host = strings.TrimSuffix("localhost"+relays[i].Address[strings.LastIndex(relays[i].Address, ":"):]+"/"+rest, "/")
+		ways[i].recorded = ways[i].host
+	}
+	s.ways = ways
+	for i, old := range []bool{false, true} {
+		nodes = append(nodes, s.startNode(t, isolate.Addresses()[i], old))
+	}
+	var pulls sync.WaitGroup
+	for _, n := range nodes {
+		for _, w := range ways {
+			login, before := w.login(), time.Now()
+			pulls.Go(func() {
+				took, err := n.TryPullOnce(t.Context(), w.host+"/"+namespace+"/slow:v1", login)
+				t.Logf("%s, %s: %v, %v", n.Name(), w.name, took.Round(time.Second), err)
+				if err != nil || time.Since(before) < *long*7/8 {
+					t.Errorf("%s, %s: %v after %v", n.Name(), w.name, err, time.Since(before))
+				}
+			})
+		}
+	}
+	time.Sleep(*long * 7 / 8)
+	for _, r := range relays {
+		r.Cut()
+		r.Restore()
+	}
+	pulls.Wait()
 }

@@ -32,11 +32,14 @@ func (r *Relay) startLate(conn net.Conn) *late {
 	return l
 }
 
-// Write returns at once. Only one goroutine writes, and none after Close.
+// Write returns at once, unless there is a limit. Only one goroutine writes, and none after Close.
 func (l *late) Write(b []byte) (int, error) {
 	l.relay.mu.Lock()
-	delay := l.relay.delay
+	delay, rate := l.relay.delay, l.relay.rate
 	l.relay.mu.Unlock()
+	if rate > 0 {
+		time.Sleep(time.Duration(len(b)) * time.Second / time.Duration(rate))
+	}
 	l.queue <- parcel{bytes.Clone(b), time.Now().Add(delay)}
 	return len(b), nil
 }

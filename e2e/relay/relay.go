@@ -19,6 +19,7 @@ type Relay struct {
 	mu       sync.Mutex
 	target   string
 	delay    time.Duration
+	rate     int // bytes a second that the target sends on one connection; 0: no limit
 	cut      bool
 	open     map[net.Conn]bool // both sides of each connection
 }
@@ -75,6 +76,13 @@ func (r *Relay) Slow(delay time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.delay = delay
+}
+
+// Limit slows down from now on what the target sends on each connection, in bytes a second.
+func (r *Relay) Limit(rate int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.rate = rate
 }
 
 func (r *Relay) pass(near net.Conn) {
