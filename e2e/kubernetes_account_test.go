@@ -58,7 +58,7 @@ func testAccount(t *testing.T, s *site) {
 		t.Errorf("the new token of the Secret: status %d", status)
 	}
 
-	s.Delete(t, bindings+"/pullpass")
+	s.Delete(t, bindings+"/pullpass-remote")
 	testenv.Await(t, reconnectLimit, "check --live says that rights are missing", func() bool {
 		_, err := proxy.TryCommand(t, "check", "--live")
 		return err != nil && strings.Contains(err.Error(), "the API server of added does not allow list pods; apply deploy/kubernetes/rbac.yaml there") &&

@@ -56,7 +56,7 @@ Warning: registry tokens that were issued before stay valid until they expire.`,
 		undo.Flags().String(flag.name, "", flag.usage)
 	}
 	command.Flags().String("reason", "", "reason, which callers see; at most 256 bytes (required)")
-	command.Flags().String("for", "", "duration, such as 4h, at most 366 days (default: the longest maxTokenLifetime)")
+	command.Flags().String("for", "", "duration, such as 4h, at most 366 days (default: until all current tokens have expired)")
 	command.AddCommand(list, undo)
 	return command
 }

@@ -41,7 +41,7 @@ func clusterAddCommand() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "add NAME",
 		Short: "Give Pullpass an account in another cluster, and print its configuration",
-		Long: `Make the ServiceAccount pullpass in the namespace pullpass of another cluster, with the
+		Long: `Make the ServiceAccount pullpass-remote in the namespace pullpass of another cluster, with the
 rights of deploy/kubernetes/rbac.yaml and that to renew its own token. Write a kubeconfig,
 the API server's CA and a token of three days to a directory, and print the entry for
 clusters of the configuration. The command can be repeated. It needs the rights of a
@@ -142,11 +142,15 @@ func (o *clusterOptions) tellNext(w io.Writer, secret string, token account.Toke
 	if o.user == "" {
 		fmt.Fprintf(w, " The token is valid until %s; renew it earlier.", token.Expires.UTC().Format(time.RFC3339))
 	}
+	value := "clusterSecrets"
+	if o.user != "" {
+		value = "secrets"
+	}
 	_, err := fmt.Fprintf(w, `
 With the chart: kubectl create secret generic %s --namespace pullpass --from-file=%s
-and add the Secret to clusterSecrets, and the lines above to config.clusters.
+and add the Secret to %s, and the lines above to config.clusters.
 Then try it: pullpass check --live --config pullpass.yaml
-`, secret, o.dir)
+`, secret, o.dir, value)
 	return err
 }
 

@@ -35,6 +35,7 @@ func revokeCommand() *cobra.Command {
 	var o revokeOptions
 	var reason string
 	var lifetime time.Duration
+	now := time.Now() // the same in every region
 	command := &cobra.Command{
 		Use:   "revoke",
 		Short: "Refuse one token, or the tokens of a pod, ServiceAccount, node, project or CI run, for a limited time",
@@ -48,8 +49,9 @@ region leaves the others revoked, and the exit code is 1.
 Warning: registry tokens that were issued before stay valid until they expire, after
 registries[].tokenLifetime.
 
-A revocation expires by itself, by default when all current tokens have expired (the
-longest maxTokenLifetime of clusters[] and identities[]). To refuse an identity
+A revocation expires by itself, by default when all current tokens have expired, with
+the push credentials that were issued for them (the longest maxTokenLifetime of
+clusters[], or of identities[] and 15 minutes more, and two minutes). To refuse an identity
 permanently, write a deny rule in the policy. Callers see the reason. Audit events
 also have the operator.`,
 		Example: `  pullpass revoke --config pullpass.yaml --token-id JTI=63ef7a8c-1d81-4c97-8f89-724a51634a91 --reason "found in a log"
@@ -64,15 +66,15 @@ also have the operator.`,
 			return o.changeAll(cmd, func(ctx context.Context, cfg *config.Config, list *state.RedisRevocations, target state.Target) (string, error) {
 				lifetime := lifetime
 				if !cmd.Flags().Changed("for") {
-					lifetime = longestTokenLifetime(cfg)
+					lifetime = setup.LongestAcceptance(cfg)
 				}
-				return o.add(ctx, list, target, reason, lifetime)
+				return o.add(ctx, list, target, reason, now.Add(lifetime))
 			})
 		},
 	}
 	o.flags(command)
 	command.Flags().StringVar(&reason, "reason", "", "reason, which callers see; at most 256 bytes (required)")
-	command.Flags().DurationVar(&lifetime, "for", 0, "duration, such as 4h, at most 366 days (default: the longest maxTokenLifetime)")
+	command.Flags().DurationVar(&lifetime, "for", 0, "duration, such as 4h, at most 366 days (default: until all current tokens have expired)")
 	requireFlags(command, "reason")
 	command.AddCommand(revokeListCommand(), revokeUndoCommand())
 	return command
@@ -155,8 +157,7 @@ func (o *revokeOptions) flags(command *cobra.Command) {
 }
 
 // add revokes a target and says so.
-func (o *revokeOptions) add(ctx context.Context, list *state.RedisRevocations, target state.Target, reason string, lifetime time.Duration) (string, error) {
-	until := time.Now().Add(lifetime)
+func (o *revokeOptions) add(ctx context.Context, list *state.RedisRevocations, target state.Target, reason string, until time.Time) (string, error) {
 	if err := list.Add(ctx, state.Revocation{Target: target, By: o.by, Reason: reason, Until: until}); err != nil {
 		return "", err
 	}
@@ -278,17 +279,6 @@ func identityTarget(cfg *config.Config, kind state.TargetKind, flag, value strin
 		return state.Target{}, fmt.Errorf("%s %s: an id is compared as a whole, so * would match nothing else; write the whole id", flag, term.QuoteValue(value))
 	}
 	return state.Target{Kind: kind, Identity: name, Name: id}, nil
-}
-
-func longestTokenLifetime(cfg *config.Config) time.Duration {
-	var longest time.Duration
-	for i := range cfg.Clusters {
-		longest = max(longest, cfg.Clusters[i].MaxTokenLifetime.Duration())
-	}
-	for i := range cfg.Identities {
-		longest = max(longest, cfg.Identities[i].MaxTokenLifetime.Duration())
-	}
-	return longest
 }
 
 // operator is the user and host of this process. It proves nothing: every client that

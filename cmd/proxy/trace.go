@@ -15,6 +15,7 @@ import (
 
 	"github.com/pullpass/pullpass/internal/base/term"
 	"github.com/pullpass/pullpass/internal/config"
+	"github.com/pullpass/pullpass/internal/config/setup"
 	"github.com/pullpass/pullpass/internal/server/audit"
 	"github.com/pullpass/pullpass/internal/state"
 )
@@ -60,7 +61,7 @@ all listed callers at once; with --dry-run, it only lists them.`,
 	flags.BoolVar(&o.dryRun, "dry-run", false, "with --revoke: revoke nothing")
 	flags.StringVar(&o.configFile, "config", "", "configuration file, for --revoke and its commands")
 	flags.StringVar(&o.reason, "reason", "", "with --revoke: reason, which callers see; at most 256 bytes")
-	flags.DurationVar(&o.lifetime, "for", 0, "with --revoke: duration, such as 4h (default: the longest maxTokenLifetime)")
+	flags.DurationVar(&o.lifetime, "for", 0, "with --revoke: duration, such as 4h (default: until all current tokens have expired)")
 	flags.StringVar(&o.by, "by", operator(), "with --revoke: name of the operator for the audit log")
 	outputFlag(command, &o.output, "table", "table or json")
 	requireFlags(command, "audit-file")
@@ -139,7 +140,7 @@ func (o *traceOptions) revoke(ctx context.Context, targets []audit.Target, stder
 		r := revokeOptions{by: o.by}
 		*map[string]*string{"run": &r.run, "project": &r.project, "pod-uid": &r.podUID, "service-account": &r.serviceAccount}[t.Flag] = t.Value
 		done, err := r.change(ctx, o.configFile, func(ctx context.Context, cfg *config.Config, list *state.RedisRevocations, target state.Target) (string, error) {
-			return r.add(ctx, list, target, o.reason, cmp.Or(o.lifetime, longestTokenLifetime(cfg)))
+			return r.add(ctx, list, target, o.reason, time.Now().Add(cmp.Or(o.lifetime, setup.LongestAcceptance(cfg))))
 		})
 		_, _ = io.WriteString(stderr, done)
 		faults = append(faults, err)

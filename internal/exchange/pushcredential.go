@@ -18,10 +18,10 @@ import (
 const (
 	pushPrefix  = "pullpass-push." // a token never starts like this: it is not base64url of a JSON object
 	pushPurpose = "pullpass push credential, v1"
-	// pushLifetime is how long after the exchange a push credential is valid. BuildKit keeps the
+	// PushLifetime is how long after the exchange a push credential is valid. BuildKit keeps the
 	// output of a credential helper for nearly five minutes, and then pushes for some minutes. A
 	// helper gets a new credential for each call.
-	pushLifetime = 15 * time.Minute
+	PushLifetime = 15 * time.Minute
 )
 
 // pushCredential is a password that a CI job sends for some minutes. It holds the job's own token,
@@ -141,7 +141,7 @@ func (x *Exchanger) issuePush(req registryauth.Request, a *Authorization) (regis
 		return registryauth.Token{}, err
 	}
 	now := x.now().UTC()
-	p := pushCredential{PushRights: PushRights{rand.Text(), a.names}, Token: req.Credential.Reveal(), Then: now, End: now.Add(pushLifetime).Truncate(time.Second)}
+	p := pushCredential{PushRights: PushRights{rand.Text(), a.names}, Token: req.Credential.Reveal(), Then: now, End: now.Add(PushLifetime).Truncate(time.Second)}
 	plain, err := json.Marshal(p)
 	if err != nil {
 		return registryauth.Token{}, err

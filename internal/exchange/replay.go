@@ -106,7 +106,7 @@ func (a *Authorizer) verifyOwner(ctx context.Context, id *oidc.Identity, caller 
 	}
 	until := id.Expiry
 	if id.External != nil {
-		until = until.Add(pushLifetime) // its push credentials expire later
+		until = until.Add(PushLifetime) // its push credentials expire later
 	}
 	// A canceled request is recorded as the owner too. Its cancellation must not look like a
 	// failure of the store of owners.

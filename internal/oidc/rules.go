@@ -40,7 +40,7 @@ func (i *issuer) verifyTime(c *claims, now time.Time) *Error {
 		return &Error{
 			Reason: refusal.TokenNotYetValid,
 			Message: fmt.Sprintf("the token is valid from %s, %s from now; compare the clocks of the issuer and of this server",
-				begin.Add(clockSkew).Format(time.RFC3339), begin.Add(clockSkew).Sub(now).Round(time.Second)),
+				begin.Add(ClockSkew).Format(time.RFC3339), begin.Add(ClockSkew).Sub(now).Round(time.Second)),
 		}
 	}
 	return nil
@@ -126,7 +126,7 @@ func (i *issuer) verifyNode(c *claims, _ time.Time) *Error {
 // notBefore is the first moment at which the token is accepted. An iat in the future is as invalid
 // as an nbf in the future.
 func (c *claims) notBefore() time.Time {
-	return time.Unix(max(c.NotBefore, c.IssuedAt), 0).Add(-clockSkew).UTC()
+	return time.Unix(max(c.NotBefore, c.IssuedAt), 0).Add(-ClockSkew).UTC()
 }
 
 func unixTime(seconds int64) time.Time { return time.Unix(seconds, 0).UTC() }

@@ -158,8 +158,8 @@ func TestTimes(t *testing.T) {
 		{"last moment", expiry - time.Nanosecond, nil, "", ""},
 		{"exp is the end, without leeway", expiry, nil, refusal.TokenExpired, "the token expired at 2026-11-21T04:06:51Z, 0s ago; request a new one"},
 		{"long expired", expiry + 9*time.Minute, nil, refusal.TokenExpired, "9m0s ago"},
-		{"clock of the API server one minute ahead", -clockSkew, nil, "", ""},
-		{"further ahead", -clockSkew - time.Second, nil, refusal.TokenNotYetValid, "the token is valid from 2026-11-21T03:06:51Z, 1m1s from now"},
+		{"clock of the API server one minute ahead", -ClockSkew, nil, "", ""},
+		{"further ahead", -ClockSkew - time.Second, nil, refusal.TokenNotYetValid, "the token is valid from 2026-11-21T03:06:51Z, 1m1s from now"},
 		{"nbf alone in the future", 0, []string{`"nbf":1795230411`, `"nbf":1795230472`}, refusal.TokenNotYetValid, ""},
 		{"iat alone in the future", -61 * time.Second, []string{`"nbf":1795230411`, `"nbf":1795230000`}, refusal.TokenNotYetValid, ""},
 	} {

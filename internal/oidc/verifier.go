@@ -15,9 +15,9 @@ import (
 	"github.com/pullpass/pullpass/internal/refusal"
 )
 
-// clockSkew is how far the clock of an issuer may be ahead of the local clock. It does not apply to
+// ClockSkew is how far the clock of an issuer may be ahead of the local clock. It does not apply to
 // exp: a token is never accepted after its expiry.
-const clockSkew = time.Minute
+const ClockSkew = time.Minute
 
 // usualTokenBytes is more than the size of tokens of API servers.
 const usualTokenBytes = 2 << 10

@@ -43,6 +43,11 @@ const (
 	// than one does whose certificates have maxPresentedBytes.
 	usualHandshake = 3 << 10
 	maxHandshake   = 16 << 10
+	// maxUndelivered is the most that is read of an open request without a byte of its body: a record of
+	// TLS, and what can be read at once behind it. crypto/tls keeps up to 256 KiB of a message that it does
+	// not pass on.
+	maxUndelivered      = 64 << 10
+	maxUndeliveredSmall = pipelined + 2*smallRead
 	// restTimeout is how long the rest of a body may take after the response: net/http reads it to
 	// reuse the connection.
 	restTimeout = 250 * time.Millisecond
@@ -106,6 +111,13 @@ func memoryLimit() int64 {
 		return limit
 	}
 	return assumedMemory
+}
+
+func (l *connections) maxUndelivered() int64 {
+	if l.smallReads {
+		return maxUndeliveredSmall
+	}
+	return maxUndelivered
 }
 
 // listener returns inner with the bounds. drain is how long its connections may continue after it
@@ -346,6 +358,8 @@ func (l *connections) largestArriving() *boundedConn {
 // errTooMuchAtOnce ends a connection. net/http sends no response for it.
 var errTooMuchAtOnce = errors.New("too many large requests at once")
 
+var errUndelivered = errors.New("too much without a byte of the body")
+
 var errLargeHandshake = fmt.Errorf("a handshake of more than %d KiB", maxHandshake>>10)
 
 // boundedConn is a connection that gives its place back.
@@ -373,6 +387,7 @@ type boundedConn struct {
 	// sinceResponse is 1 after a response, and 2 after a deadline that follows it without a Read.
 	sinceResponse int
 	open          bool  // a request is open, whose handler counts it, and whose body has not arrived
+	undelivered   int64 // bytes that arrived since it is open, and since its body gave any
 	head          int64 // memory of the bytes that arrived while none was open
 
 	deadlines   sync.Mutex
@@ -464,6 +479,9 @@ func (c *boundedConn) Read(p []byte) (int, error) {
 		_ = c.Conn.Close()
 		return 0, errLargeHandshake
 	}
+	if c.undelivered += int64(n); c.open && c.undelivered > c.connections.maxUndelivered() {
+		return 0, errUndelivered // the response to the request is sent
+	}
 	if !c.open && !c.takeHead(counted*headWeight) {
 		return 0, &net.OpError{Op: "read", Net: "tcp", Addr: c.RemoteAddr(), Err: errTooMuchAtOnce}
 	}
@@ -531,7 +549,14 @@ func (c *boundedConn) arrived(open bool) {
 	default:
 		c.sinceResponse = 1
 	}
-	c.open = open
+	c.open, c.undelivered = open, 0
+}
+
+// delivered is called when the body gave something.
+func (c *boundedConn) delivered() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.undelivered = 0
 }
 
 // bodyArrived counts what is read from now on as the next head: net/http reads on while a handler runs.
@@ -581,7 +606,7 @@ func wholeRequests(next http.Handler) http.Handler {
 			return
 		}
 		if r.ContentLength != 0 {
-			body := &arrivingBody{r.Body, sync.OnceFunc(func() { c.note(func() { c.unread = false }) })}
+			body := &arrivingBody{r.Body, func() {}, sync.OnceFunc(func() { c.note(func() { c.unread = false }) })}
 			defer body.arrived()
 			r = r.WithContext(r.Context()) // net/http looks at its own Body
 			r.Body = body
@@ -591,14 +616,17 @@ func wholeRequests(next http.Handler) http.Handler {
 	})
 }
 
-// arrivingBody reports when the body has arrived.
+// arrivingBody reports when a part of the body, and when all of it has arrived.
 type arrivingBody struct {
 	io.ReadCloser
-	arrived func()
+	delivered, arrived func()
 }
 
 func (b *arrivingBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
+	if n > 0 {
+		b.delivered()
+	}
 	if errors.Is(err, io.EOF) {
 		b.arrived()
 	}
@@ -642,7 +670,7 @@ func (l *connections) handler(next http.Handler) http.Handler {
 			arrived()
 		} else {
 			r = r.WithContext(r.Context()) // net/http looks at its own Body
-			r.Body = &arrivingBody{r.Body, arrived}
+			r.Body = &arrivingBody{r.Body, c.delivered, arrived}
 		}
 		end := c.begin()
 		defer func() { end(read.Load()) }()

@@ -630,6 +630,33 @@ func TestLittleIsReadAtOnce(t *testing.T) {
 	}
 }
 
+// A connection whose request is open may send no more than a little that does not become a part of the body:
+// crypto/tls would keep it.
+func TestConnectionsDeliverWhatTheyRead(t *testing.T) {
+	t.Parallel()
+	for each, limit := range map[int64]int{connectionBytes: maxUndeliveredSmall, streamBytes: maxUndelivered} {
+		l := newConnections(8*each, each, func(netip.Addr) bool { return false })
+		c := l.newConn(fullSocket{&idleSocket{from: "10.0.0.1", closed: make(chan struct{})}})
+		if entered, _ := l.enter(c); !entered {
+			t.Fatal("no place")
+		}
+		c.arrived(true)
+		body := &arrivingBody{io.NopCloser(c), c.delivered, func() {}}
+		buffer := make([]byte, smallRead)
+		for range 100 {
+			testkit.Value(body.Read(buffer))(t)
+		}
+		for range limit / smallRead {
+			testkit.Value(c.Read(buffer))(t)
+		}
+		if _, err := c.Read(buffer); !errors.Is(err, errUndelivered) {
+			t.Errorf("%v, want that the connection ends", err)
+		}
+		c.arrived(true)
+		testkit.Value(c.Read(buffer))(t)
+	}
+}
+
 // heldBack sends nothing after the first write, until it is released.
 type heldBack struct {
 	net.Conn

@@ -6,7 +6,9 @@ package account
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	_ "embed"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -27,8 +29,9 @@ import (
 )
 
 const (
-	// Name is that of the ServiceAccount and of its namespace.
-	Name = "pullpass"
+	// Name is that of the ServiceAccount, in Namespace.
+	Name      = "pullpass-remote"
+	Namespace = "pullpass"
 	// Lifetime is that of a token, if the API server does not shorten it. It outlives a weekend in
 	// which the renewal fails.
 	Lifetime = 72 * time.Hour
@@ -78,7 +81,8 @@ func (c *Cluster) Apply(ctx context.Context, user string) error {
 		if err != nil {
 			return err
 		}
-		more = []byte(strings.ReplaceAll(ofUser, "USER", string(name)))
+		hash := sha256.Sum256([]byte(user)) // others can have rights there, too
+		more = []byte(strings.NewReplacer("USER", string(name), "HASH", hex.EncodeToString(hash[:4])).Replace(ofUser))
 	}
 	rest, err := parse(more)
 	if err != nil {
@@ -142,7 +146,7 @@ func (c *Cluster) Token(ctx context.Context) (Token, error) {
 		Spec:     authenticationv1.TokenRequestSpec{ExpirationSeconds: &seconds},
 	}
 	var issued authenticationv1.TokenRequest
-	err = core.Post().Namespace(Name).Resource("serviceaccounts").Name(Name).SubResource("token").Body(request).Do(ctx).Into(&issued)
+	err = core.Post().Namespace(Namespace).Resource("serviceaccounts").Name(Name).SubResource("token").Body(request).Do(ctx).Into(&issued)
 	if err == nil && issued.Status.Token == "" {
 		err = errors.New("the API server issued no token")
 	}

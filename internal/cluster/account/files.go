@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"text/template"
@@ -72,19 +73,25 @@ func (c *Cluster) Write(dir, name, tokenFile string, token Token) (hasCA bool, e
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return false, err
 	}
-	files := map[string][]byte{KubeconfigFile: text.Bytes()}
-	if hasCA {
-		files[CAFile] = connection.CAData
-	}
-	if tokenFile == "" {
-		files[TokenFile] = []byte(token.Reveal())
-	}
+	files := map[string][]byte{KubeconfigFile: text.Bytes(), CAFile: connection.CAData, TokenFile: []byte(token.Reveal())}
 	for file, data := range files {
-		if err := replace(filepath.Join(dir, file), data); err != nil {
+		err := replaceOrRemove(filepath.Join(dir, file), data)
+		if err != nil {
 			return false, err
 		}
 	}
 	return hasCA, nil
+}
+
+// replaceOrRemove leaves no file of an earlier account that this one does not have.
+func replaceOrRemove(name string, data []byte) error {
+	if len(data) > 0 {
+		return replace(name, data)
+	}
+	if err := os.Remove(name); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
 }
 
 // WriteToken replaces the token in a directory of Write.
@@ -155,7 +162,10 @@ func ofSecret(files map[string][]byte) (*Cluster, error) {
 	connection := &rest.Config{
 		Host:            cluster.Server,
 		BearerToken:     string(files[TokenFile]),
-		TLSClientConfig: rest.TLSClientConfig{CAData: files[CAFile], ServerName: cluster.TLSServerName},
+		TLSClientConfig: rest.TLSClientConfig{ServerName: cluster.TLSServerName},
+	}
+	if cluster.CertificateAuthority != "" { // a Secret can have another's
+		connection.CAData = files[CAFile]
 	}
 	if !rest.IsConfigTransportTLS(*connection) {
 		return nil, fmt.Errorf("%w: the server has no https URL", errNotOurs)

@@ -4,8 +4,10 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/pullpass/pullpass/internal/cluster/account"
+	"github.com/pullpass/pullpass/internal/config"
 	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
@@ -49,5 +51,24 @@ func TestRightsAreInTheFiles(t *testing.T) {
 	}
 	if got := rightsFile(account.Right{Resource: "pods"}); got != "rbac.yaml" {
 		t.Error(got)
+	}
+}
+
+// A revocation counts until the last token has expired that it was for, whatever its issuer's clock says, and a push credential.
+func TestLongestAcceptance(t *testing.T) {
+	t.Parallel()
+	lifetimes := func(cluster, identity time.Duration) *config.Config {
+		return &config.Config{
+			Clusters:   []config.Cluster{{MaxTokenLifetime: config.Duration(cluster)}},
+			Identities: []config.Provider{{MaxTokenLifetime: config.Duration(identity)}},
+		}
+	}
+	for _, test := range []struct{ cluster, identity, want time.Duration }{
+		{time.Hour, time.Minute, time.Hour + 2*time.Minute},
+		{time.Minute, time.Minute, 18 * time.Minute},
+	} {
+		if got := LongestAcceptance(lifetimes(test.cluster, test.identity)); got != test.want {
+			t.Errorf("%+v: %s", test, got)
+		}
 	}
 }

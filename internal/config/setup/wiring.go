@@ -186,6 +186,18 @@ func IdentityIssuers(cfg *config.Config) map[string]*oidc.Issuer {
 	return byName
 }
 
+// LongestAcceptance is how long from now a token, or something that was issued for it, can be accepted.
+func LongestAcceptance(cfg *config.Config) time.Duration {
+	longest := time.Duration(0)
+	for i := range cfg.Clusters {
+		longest = max(longest, cfg.Clusters[i].MaxTokenLifetime.Duration())
+	}
+	for i := range cfg.Identities {
+		longest = max(longest, cfg.Identities[i].MaxTokenLifetime.Duration()+exchange.PushLifetime)
+	}
+	return longest + oidc.ClockSkew + RegistryLeeway
+}
+
 func pullSecrets(p *config.PullSecrets) oidc.PullSecrets {
 	if p == nil {
 		return oidc.PullSecrets{}

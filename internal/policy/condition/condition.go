@@ -109,6 +109,23 @@ func Compile(text string) (*Condition, error) {
 // String returns the text as it was written.
 func (c *Condition) String() string { return c.text }
 
+// Normal returns the text without needless white space and parentheses, and with texts in double quotes.
+func (c *Condition) Normal() string {
+	env, err := tracking()
+	if err != nil {
+		return c.text
+	}
+	parsed, issues := env.Parse(c.text)
+	if issues.Err() != nil {
+		return c.text
+	}
+	normal, err := cel.AstToString(parsed)
+	if err != nil {
+		return c.text
+	}
+	return normal
+}
+
 // Uses returns each claim with each type once, in the order of the text. It must
 // not be changed.
 func (c *Condition) Uses() []Use { return c.uses }

@@ -47,6 +47,15 @@ var environment = sync.OnceValues(func() (*cel.Env, error) {
 	return cel.NewCustomEnv(options...)
 })
 
+// tracking is the environment that also keeps macros as they were written.
+var tracking = sync.OnceValues(func() (*cel.Env, error) {
+	env, err := environment()
+	if err != nil {
+		return nil, err
+	}
+	return env.Extend(cel.EnableMacroCallTracking())
+})
+
 // asList is the function that macros put around their range. No text can call it.
 const asList = "@list"
 

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/pullpass/pullpass/internal/oidc"
@@ -76,7 +77,7 @@ func TestConditionsMayMakeADifference(t *testing.T) {
 		"beside one without":      {rule("a", plain), rule("a", plain) + "," + rule("b", pods(open))},
 		"narrower with the same":  {rule("a", pods(open)), rule("a", pods(open)) + "," + rule("b", `{"namespaces": ["ns1"], "condition": "`+open+`"}`)},
 		"in a cluster not there":  {rule("a", plain), rule("a", plain) + "," + rule("b", `{"clusters": ["other"], "condition": "`+open+`"}`)},
-		"labels that are unknown": {rule("a", `{"namespaces": ["q"]}`), rule("a", `{"namespaces": ["q"]}`) + "," + rule("b", pods(`kubernetes.labels["a"] == "b"`))},
+		"labels that are unknown": {rule("a", `{"namespaces": ["q"]}`), rule("a", `{"namespaces": ["q"]}`) + "," + rule("b", `{"namespaces": ["ns*"], "namespaceSelector": "a=b"}`)},
 	} {
 		blind := func(s *Side) { s.Clusters[0].KnowsLabels = name != "labels that are unknown" }
 		d := testkit.Value(Find(conditionSide(t, `"rules": [`+rules[0]+`]`, blind), conditionSide(t, `"rules": [`+rules[1]+`]`, blind)))(t)
@@ -126,6 +127,7 @@ func TestConfigurationsMakeADifference(t *testing.T) {
 		"labels are known, selector":   {selector, labels(false), labels(true), 1, 0},
 		"labels are unknown, selector": {selector, labels(true), labels(false), 0, 1},
 		"labels are known, condition":  {byCondition, labels(false), labels(true), 1, 0},
+		"on two lines":                 {strings.Replace(byCondition, "kubernetes.labels", `kubernetes\n.labels`, 1), labels(false), labels(true), 1, 0},
 	} {
 		d := testkit.Value(Find(conditionSide(t, test.rules, test.before), conditionSide(t, test.rules, test.after)))(t)
 		if len(d.Gained) != test.gained || len(d.Lost) != test.lost {
@@ -136,5 +138,33 @@ func TestConfigurationsMakeADifference(t *testing.T) {
 				t.Errorf("%s: without an example: %+v", name, e)
 			}
 		}
+	}
+}
+
+// Where labels become known, a condition can hold that no value tried here shows.
+func TestLabelsThatBecomeKnown(t *testing.T) {
+	t.Parallel()
+	for _, condition := range []string{
+		`kubernetes.labels["owner"] == kubernetes.namespace + "-x"`, `kubernetes.labels["team"].size() > 40`, `kubernetes.labels[service] == "x"`,
+	} {
+		rules := `"rules": [` + rule("r", `{"namespaces": ["ns*"], "condition": `+string(asText(t, condition))+`}`) + `]`
+		known := conditionSide(t, rules)
+		unknown := conditionSide(t, rules, func(s *Side) { s.Clusters[0].KnowsLabels = false })
+		if d := testkit.Value(Find(unknown, known))(t); len(d.Gained) != 1 || len(d.Lost) > 0 {
+			t.Errorf("%s: %+v", condition, d)
+		}
+		if d := testkit.Value(Find(known, unknown))(t); len(d.Gained) > 0 || len(d.Lost) != 1 {
+			t.Errorf("%s, reversed: %+v", condition, d)
+		}
+		if d := testkit.Value(Find(known, known))(t); len(d.Gained)+len(d.Lost) > 0 {
+			t.Errorf("%s, the same: %+v", condition, d)
+		}
+	}
+	// It can hold without any label.
+	const either = `{"namespaces": ["*"], "condition": "kubernetes.namespace == kubernetes.serviceAccount + '-dev' || kubernetes.labels['env'] == 'dev'"}`
+	unknown := func(s *Side) { s.Clusters[0].KnowsLabels = false }
+	before := conditionSide(t, `"rules": [`+rule("q", `{"namespaces": ["q"]}`)+`]`, unknown)
+	if d := testkit.Value(Find(before, conditionSide(t, `"rules": [`+rule("q", `{"namespaces": ["q"]}`)+`,`+rule("r", either)+`]`, unknown)))(t); len(d.Gained) != 1 {
+		t.Errorf("%+v", d)
 	}
 }

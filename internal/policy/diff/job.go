@@ -7,7 +7,6 @@ import (
 
 	"github.com/pullpass/pullpass/internal/oidc/identity"
 	"github.com/pullpass/pullpass/internal/policy/action"
-	"github.com/pullpass/pullpass/internal/policy/condition"
 	"github.com/pullpass/pullpass/internal/policy/pattern"
 )
 
@@ -105,10 +104,10 @@ func (c *claimChoices) collect(b *box, n near) {
 		}
 		for _, use := range w.Condition.Uses() {
 			own := of(use.Claim)
-			for _, text := range literals(w.Condition.String()) {
+			for _, text := range literals(w.condition) {
 				own.others = append(own.others, text, text+"*", "*"+text)
 			}
-			own.others = append(own.others, numbers(w.Condition)...)
+			own.others = append(own.others, numbers(w.condition)...)
 			types[use.Claim] = append(types[use.Claim], use.Type)
 		}
 	}
@@ -144,9 +143,9 @@ func (c *claimChoices) collect(b *box, n near) {
 }
 
 // numbers returns the numbers in a condition, and those beside them.
-func numbers(c *condition.Condition) []string {
+func numbers(condition string) []string {
 	var all []string
-	for _, field := range strings.FieldsFunc(c.String(), func(r rune) bool { return r < '0' || '9' < r }) {
+	for _, field := range strings.FieldsFunc(condition, func(r rune) bool { return r < '0' || '9' < r }) {
 		if len(field) < 10 {
 			all = append(all, field, "1"+field)
 		}

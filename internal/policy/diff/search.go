@@ -201,7 +201,7 @@ func (f *finder) find(b *box, a action.Set, n near) (*point, error) {
 
 // mayHold reports whether the condition of a subject can be true. It knows those that read nothing but the service.
 func mayHold(w *whom, service string) bool {
-	if w.Condition == nil || strings.Contains(w.Condition.String(), "kubernetes") || len(w.Condition.Uses()) > 0 {
+	if w.Condition == nil || strings.Contains(w.condition, "kubernetes") || len(w.Condition.Uses()) > 0 {
 		return true
 	}
 	holds, err := w.Condition.Holds(condition.Variables{Service: service}, new(uint64))
@@ -516,7 +516,7 @@ func conditionsOf(b *box, n near) []string {
 	found := map[string]bool{}
 	note := func(w *whom) bool {
 		if w.Condition != nil {
-			found[w.Condition.String()] = true
+			found[w.condition] = true
 		}
 		return true
 	}
@@ -659,8 +659,8 @@ func (s *accountSearch) labels(n near, p *point) iter.Seq2[map[string]string, er
 			}
 		}
 		if w.readsLabels() && w.Condition != nil {
-			for _, key := range labelKeys(w.Condition.String()) {
-				note(key, literals(w.Condition.String())...)
+			for _, key := range labelKeys(w.condition) {
+				note(key, literals(w.condition)...)
 				note(key, "example")
 			}
 		}
@@ -668,7 +668,7 @@ func (s *accountSearch) labels(n near, p *point) iter.Seq2[map[string]string, er
 	}
 	for _, w := range s.box.subjects() {
 		read(w)
-		isNeeded = isNeeded || w.readsLabels() && !w.Denies
+		isNeeded = isNeeded || w.NamespaceSelector != nil && !w.Denies
 	}
 	n.whoms(read)
 	to, _ := s.to.cluster(p.cluster)
@@ -760,25 +760,27 @@ func (f *finder) judgeExactly(b *box, a action.Set, n near, p point) (*point, er
 // mayDiffer reports whether the caller would be a difference if each condition decided for it. The values
 // that are tried do not show what a condition can be for others.
 func (f *finder) mayDiffer(b *box, a action.Set, n near, p point) (bool, error) {
-	conditions := conditionsOf(b, n)
-	to, _ := f.to.cluster(p.cluster)
 	granting, ok := f.to.subject(&p)
-	if len(conditions) == 0 || !ok || b.unit.whom.readsLabels() && p.identity == "" && !to.KnowsLabels {
+	if !ok || len(conditionsOf(b, n)) == 0 {
 		return false, nil
 	}
 	own := map[string]bool{} // conditions that hold for the caller
 	for _, w := range b.subjects() {
 		if w.Condition != nil {
-			own[w.Condition.String()] = true
+			own[w.condition] = true
 		}
 	}
 	matches := func(s policy.Subject, w *whom) bool {
 		free := *w.Match
 		free.Condition = nil
-		return isMatch(s, p.service, &whom{&free, w.onlyIn, ""})
+		return isMatch(s, p.service, &whom{Match: &free, onlyIn: w.onlyIn})
 	}
+	to, _ := f.to.cluster(p.cluster)
+	from, _ := f.from.cluster(p.cluster)
 	holds := func(s policy.Subject, w *whom) bool {
-		return (w.Condition == nil || own[w.Condition.String()]) && matches(s, w)
+		// Without labels, a result is the same or unknown.
+		isOwn := own[w.condition] && !(w.readsLabels() && to.KnowsLabels && !from.KnowsLabels)
+		return (w.Condition == nil || isOwn) && matches(s, w)
 	}
 	refusing, isKnown := f.from.subject(&p)
 	switch {

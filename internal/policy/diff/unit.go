@@ -24,8 +24,9 @@ func (w *whom) isIn(cluster string) bool {
 // whom is a subject with at most one glob for each of cluster, namespace and ServiceAccount.
 type whom struct {
 	*subjects.Match
-	onlyIn string // the cluster of an object; "": any caller, anyCluster: any ServiceAccount
-	key    string
+	onlyIn    string // the cluster of an object; "": any caller, anyCluster: any ServiceAccount
+	key       string
+	condition string // its normal text; "": none
 }
 
 const anyCluster = "*"
@@ -129,10 +130,12 @@ func newWhom(m *subjects.Match, onlyIn string) *whom {
 	if m.NamespaceSelector != nil {
 		list("s", []string{m.NamespaceSelector.String()})
 	}
+	condition := ""
 	if m.Condition != nil {
-		list("x", []string{m.Condition.String()})
+		condition = m.Condition.Normal()
+		list("x", []string{condition})
 	}
-	return &whom{m, onlyIn, b.String()}
+	return &whom{m, onlyIn, b.String(), condition}
 }
 
 // isOnlyTokens reports whether the subject matches tokens of both kinds.
@@ -142,12 +145,12 @@ func (w *whom) isOnlyTokens() bool {
 
 // readsLabels reports whether the labels of a namespace matter.
 func (w *whom) readsLabels() bool {
-	return w != nil && (w.NamespaceSelector != nil || w.Condition != nil && strings.Contains(w.Condition.String(), "kubernetes.labels"))
+	return w != nil && (w.NamespaceSelector != nil || strings.Contains(w.condition, "kubernetes.labels"))
 }
 
 // readsFacts reports whether anything beside names matters that a configuration knows of a cluster.
 func (w *whom) readsFacts() bool {
-	return w.readsLabels() || w != nil && w.Condition != nil && (len(w.Condition.Uses()) > 0 || strings.Contains(w.Condition.String(), "labels"))
+	return w.readsLabels() || w != nil && w.Condition != nil && len(w.Condition.Uses()) > 0
 }
 
 // compiled is a side as the comparison uses it.

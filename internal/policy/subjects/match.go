@@ -145,7 +145,11 @@ func (a *Asker) claims() identity.Claims {
 	if id.External != nil {
 		return id.External.Claims
 	}
-	return identity.Claims{"iss": id.Issuer, "sub": id.Subject, "jti": id.TokenID}
+	claims := identity.Claims{"iss": id.Issuer, "sub": id.Subject}
+	if id.TokenID != "" {
+		claims["jti"] = id.TokenID
+	}
+	return claims
 }
 
 // MatchGlobs reports whether a glob matches the value. No glob matches a value that the token does
