@@ -198,9 +198,13 @@ func TestPull(t *testing.T) {
 	t.Log("a cold pull\n" + report)
 }
 
-// A layer takes longer than a registry's token is valid (with -pull-time 8m), and its connection is cut: the pull goes on.
+// A layer takes longer than a registry's token is valid (with -pull-time 8m), and its connection is cut: the pull goes on. containerd 1.6
+// begins the layer again, and may fail if the token has expired: docs/reference/capacity.md.
 func TestSlowPull(t *testing.T) {
-	const rate = 1 << 20 // bytes a second
+	const (
+		rate          = 1 << 20 // bytes a second
+		tokenLifetime = 5 * time.Minute
+	)
 	s := start(t)
 	s.publish(t, "slow", int64(long.Seconds())*rate>>20, 1)
 	var nodes []*node.Node
@@ -218,14 +222,18 @@ func TestSlowPull(t *testing.T) {
 		nodes = append(nodes, s.startNode(t, isolate.Addresses()[i], old))
 	}
 	var pulls sync.WaitGroup
-	for _, n := range nodes {
+	for i, n := range nodes {
 		for _, w := range ways {
-			login, before := w.login(), time.Now()
+			isOld, login, before := i == 1, w.login(), time.Now()
 			pulls.Go(func() {
 				took, err := n.TryPullOnce(t.Context(), w.host+"/"+namespace+"/slow:v1", login)
-				t.Logf("%s, %s: %v, %v", n.Name(), w.name, took.Round(time.Second), err)
-				if err != nil || time.Since(before) < *long*7/8 {
-					t.Errorf("%s, %s: %v after %v", n.Name(), w.name, err, time.Since(before))
+				switch {
+				case err != nil && isOld && *long > tokenLifetime:
+					t.Logf("%s, %s: failed after %v", n.Name(), w.name, time.Since(before).Round(time.Second))
+				case err != nil || took < *long*7/8:
+					t.Errorf("%s, %s: %v, %v", n.Name(), w.name, took, err)
+				default:
+					t.Logf("%s, %s: %v", n.Name(), w.name, took.Round(time.Second))
 				}
 			})
 		}
