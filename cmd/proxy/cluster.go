@@ -7,6 +7,7 @@ import (
 	"io"
 	"path"
 	"path/filepath"
+	"strings"
 	"text/template"
 	"time"
 
@@ -121,7 +122,7 @@ func (o *clusterOptions) add(cmd *cobra.Command, name string) error {
 		return err
 	}
 	values := map[string]any{
-		"Name": name, "Issuer": issuer, "Audiences": o.audiences, "JWKS": connection.Host + "/openid/v1/jwks",
+		"Name": name, "Issuer": issuer, "Audiences": o.audiences, "JWKS": strings.TrimRight(connection.Host, "/") + "/openid/v1/jwks",
 		"Token": path.Join(o.at, account.TokenFile), "Kubeconfig": path.Join(o.at, account.KubeconfigFile), "CA": "",
 	}
 	if o.tokenFile != "" {

@@ -73,7 +73,7 @@ type Account struct {
 	UID         string
 	Annotations map[string]string // only of the keys in Config
 	PullSecrets []string          // as written: a position is an index of imagePullSecrets
-	secrets     []string
+	Secrets     []string          // of its field secrets
 }
 
 // Workload is an object that creates pods, found by controller ownerReferences, or a pod without a

@@ -62,9 +62,32 @@ func withoutTag(repository string) string {
 	return repository
 }
 
-// mounted returns the Secrets that containers get as files or variables.
+// mounted returns the Secrets that containers get as files or variables, or that their volumes need.
 func mounted(spec *corev1.PodSpec) (names []string) {
+	reference := func(r *corev1.LocalObjectReference) {
+		if r != nil {
+			names = append(names, r.Name)
+		}
+	}
 	for _, v := range spec.Volumes {
+		switch {
+		case v.CSI != nil:
+			reference(v.CSI.NodePublishSecretRef)
+		case v.AzureFile != nil:
+			names = append(names, v.AzureFile.SecretName)
+		case v.CephFS != nil:
+			reference(v.CephFS.SecretRef)
+		case v.RBD != nil:
+			reference(v.RBD.SecretRef)
+		case v.FlexVolume != nil:
+			reference(v.FlexVolume.SecretRef)
+		case v.ISCSI != nil:
+			reference(v.ISCSI.SecretRef)
+		case v.ScaleIO != nil:
+			reference(v.ScaleIO.SecretRef)
+		case v.StorageOS != nil:
+			reference(v.StorageOS.SecretRef)
+		}
 		if v.Secret != nil {
 			names = append(names, v.Secret.SecretName)
 		}

@@ -222,6 +222,9 @@ func TestImagesAndSecretsOfAPod(t *testing.T) {
 	all := []corev1.EnvFromSource{{ConfigMapRef: &corev1.ConfigMapEnvSource{}}, {SecretRef: &corev1.SecretEnvSource{LocalObjectReference: reference}}}
 	projected := corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{{ConfigMap: &corev1.ConfigMapProjection{}}, {Secret: &corev1.SecretProjection{LocalObjectReference: reference}}}}}
 	image := []Image{{registry, "app"}}
+	volume := func(source corev1.VolumeSource) corev1.PodSpec {
+		return corev1.PodSpec{Volumes: []corev1.Volume{{VolumeSource: source}}}
+	}
 	for name, test := range map[string]struct {
 		spec    corev1.PodSpec
 		images  []Image
@@ -235,6 +238,15 @@ func TestImagesAndSecretsOfAPod(t *testing.T) {
 			{VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "ours"}}}, {VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "any"}}},
 		}}, nil, []string{"ours"}},
 		"projected volume": {corev1.PodSpec{Volumes: []corev1.Volume{{VolumeSource: projected}}}, nil, []string{"token"}},
+		"CSI":              {volume(corev1.VolumeSource{CSI: &corev1.CSIVolumeSource{NodePublishSecretRef: &reference}}), nil, []string{"token"}},
+		"CSI without":      {corev1.PodSpec{Volumes: []corev1.Volume{{VolumeSource: corev1.VolumeSource{CSI: &corev1.CSIVolumeSource{}}}, {VolumeSource: projected}}}, nil, []string{"token"}},
+		"AzureFile":        {volume(corev1.VolumeSource{AzureFile: &corev1.AzureFileVolumeSource{SecretName: "token"}}), nil, []string{"token"}},
+		"CephFS":           {volume(corev1.VolumeSource{CephFS: &corev1.CephFSVolumeSource{SecretRef: &reference}}), nil, []string{"token"}},
+		"RBD":              {volume(corev1.VolumeSource{RBD: &corev1.RBDVolumeSource{SecretRef: &reference}}), nil, []string{"token"}},
+		"FlexVolume":       {volume(corev1.VolumeSource{FlexVolume: &corev1.FlexVolumeSource{SecretRef: &reference}}), nil, []string{"token"}},
+		"iSCSI":            {volume(corev1.VolumeSource{ISCSI: &corev1.ISCSIVolumeSource{SecretRef: &reference}}), nil, []string{"token"}},
+		"ScaleIO":          {volume(corev1.VolumeSource{ScaleIO: &corev1.ScaleIOVolumeSource{SecretRef: &reference}}), nil, []string{"token"}},
+		"StorageOS":        {volume(corev1.VolumeSource{StorageOS: &corev1.StorageOSVolumeSource{SecretRef: &reference}}), nil, []string{"token"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -168,6 +168,13 @@ func TestPullSecretsLines(t *testing.T) {
 			},
 			want: []string{"2     policy first    team-a     CronJob nightly", "shared/base: the ServiceAccount is not there"},
 		},
+		"a ServiceAccount pushes with it": {
+			change: func(t *testing.T, l *kubetest.ListServer, _ *pullSecretsOptions) {
+				l.Find(t, "serviceaccounts", "odd")["secrets"] = []kubetest.Object{{"name": "unused"}}
+			},
+			want: []string{"still used      team-b     Secret unused", "used by ServiceAccount odd"},
+			not:  "team-b: Secret unused: delete it",
+		},
 		"no repository": {
 			change: func(t *testing.T, l *kubetest.ListServer, _ *pullSecretsOptions) {
 				l.Find(t, "pods", "alone")["spec"].(kubetest.Object)["containers"] = []kubetest.Object{{"name": "c", "image": "registry.example.com/Team/\x1b[2J"}}

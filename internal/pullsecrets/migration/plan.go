@@ -297,8 +297,17 @@ func (m *Plan) findUsers() {
 			m.users[key] = append(m.users[key], user)
 		}
 	}
+	pull := map[pullsecrets.Key]bool{}
+	for _, s := range m.inventory.Secrets {
+		pull[s.Key] = true
+	}
 	for _, a := range m.inventory.Accounts {
 		note(kindAndName("ServiceAccount", a.Name), a.Namespace, a.PullSecrets...)
+		for _, name := range a.Secrets { // builds of OpenShift push with these; legacy tokens are judged by their use
+			if pull[pullsecrets.Key{Namespace: a.Namespace, Name: name}] {
+				note(kindAndName("ServiceAccount", a.Name), a.Namespace, name)
+			}
+		}
 	}
 	for _, w := range m.inventory.Workloads {
 		note(kindAndName(w.Kind, w.Name), w.Namespace, slices.Concat(w.Own, w.Carried, w.Mounted)...)
