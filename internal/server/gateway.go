@@ -101,22 +101,7 @@ func (s *Server) serveGateway(ctx context.Context, listener net.Listener) error 
 	}
 	server.ReadTimeout, server.WriteTimeout = 0, 0 // each request has its own
 	s.streams.attach(server)
-	return serveUntil(ctx, server, s.streams.listener(shortQueues{listener}, gatewayShutdownTimeout), gatewayShutdownTimeout)
-}
-
-// sendQueueBytes is the kernel's send buffer for a stream whose client does not read. By default it
-// would be megabytes, which count as the container's memory.
-const sendQueueBytes = 256 << 10
-
-// shortQueues is a listener whose connections have this send buffer.
-type shortQueues struct{ net.Listener }
-
-func (l shortQueues) Accept() (net.Conn, error) {
-	c, err := l.Listener.Accept()
-	if t, ok := c.(*net.TCPConn); ok {
-		_ = t.SetWriteBuffer(sendQueueBytes)
-	}
-	return c, err
+	return serveUntil(ctx, server, s.streams.listener(shortQueues{Listener: listener, send: streamQueueBytes}, gatewayShutdownTimeout), gatewayShutdownTimeout)
 }
 
 // reloadUpstreams opens upstreams again whose CA file has changed.

@@ -97,7 +97,33 @@ func serveAdmin(ctx context.Context, handler http.Handler, listener net.Listener
 	c := newConnections(adminConnections*connectionBytes, connectionBytes, func(netip.Addr) bool { return false })
 	server := newHTTPServer(c.handler(handler), nil, logger)
 	c.attach(server)
-	return serveUntil(ctx, server, c.listener(listener, drainTimeout), shutdownTimeout)
+	return serveUntil(ctx, server, c.listener(shortQueues{listener, queueBytes, queueBytes}, drainTimeout), shutdownTimeout)
+}
+
+const (
+	// streamQueueBytes is the kernel's send buffer for a stream whose client does not read. By default it
+	// would be megabytes, which count as the container's memory.
+	streamQueueBytes = 256 << 10
+	// queueBytes is the kernel's buffer in each direction where requests and responses are small.
+	queueBytes = 16 << 10
+)
+
+// shortQueues is a listener whose connections have these buffers in the kernel, in bytes; receive may be 0: as the kernel
+// chooses.
+type shortQueues struct {
+	net.Listener
+	send, receive int
+}
+
+func (l shortQueues) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if t, ok := c.(*net.TCPConn); ok {
+		_ = t.SetWriteBuffer(l.send)
+		if l.receive > 0 {
+			_ = t.SetReadBuffer(l.receive)
+		}
+	}
+	return c, err
 }
 
 // newHTTPServer returns a server with every limit set. A nil tlsConfig serves

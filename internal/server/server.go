@@ -239,7 +239,7 @@ func (s *Server) Run(ctx context.Context) error {
 	} else {
 		gatewayEnded <- nil
 	}
-	err = serveUntil(listening, server, s.connections.listener(public, drainTimeout), shutdownTimeout)
+	err = serveUntil(listening, server, s.connections.listener(shortQueues{public, queueBytes, queueBytes}, drainTimeout), shutdownTimeout)
 	closeListener() // also the gateway's listener, if the public one has failed
 	err = errors.Join(err, <-gatewayEnded)
 	s.stopBackground()
