@@ -158,3 +158,17 @@ func TestCautionsOfConditions(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 }
+
+// An id that is not known is a claim that is missing, and not an empty one.
+func TestTokenWithoutAnID(t *testing.T) {
+	t.Parallel()
+	for id, want := range map[string][2]bool{"": {false, false}, "x": {false, true}} {
+		for i, condition := range []string{`claims.jti == ""`, `claims.jti == "x"`} {
+			list := parse(t, `[{namespaces: [team-a], condition: '`+condition+`'}]`)
+			a := Asker{Identity: &oidc.Identity{TokenID: id, Kubernetes: oidc.KubernetesIdentity{Namespace: "team-a"}}}
+			if got := a.MatchAny(list, nil); got != want[i] {
+				t.Errorf("id %q, %s: %t", id, condition, got)
+			}
+		}
+	}
+}
