@@ -111,7 +111,7 @@ func (c *Condition) String() string { return c.text }
 
 // Normal returns the text without needless white space and parentheses, and with texts in double quotes.
 func (c *Condition) Normal() string {
-	env, err := tracking()
+	env, err := environment()
 	if err != nil {
 		return c.text
 	}

@@ -34,7 +34,7 @@ var environment = sync.OnceValues(func() (*cel.Env, error) {
 	element := cel.TypeParamType("T")
 	list := cel.ListType(element)
 	options := []cel.EnvOption{
-		cel.StdLib(cel.StdLibSubset(subset)), cel.ParserRecursionLimit(maxDepth),
+		cel.StdLib(cel.StdLibSubset(subset)), cel.ParserRecursionLimit(maxDepth), cel.EnableMacroCallTracking(), // for Normal
 		cel.Function(asList, cel.Overload(asList, []*cel.Type{list}, list, cel.UnaryBinding(func(v ref.Val) ref.Val { return v }))),
 		cel.CostModel(cost.Overload(asList, cost.EvalCost(cost.Const(1)), cost.ResultSize(cost.Arg(0)))),
 	}
@@ -45,15 +45,6 @@ var environment = sync.OnceValues(func() (*cel.Env, error) {
 		options = append(options, cel.Variable(name, t))
 	}
 	return cel.NewCustomEnv(options...)
-})
-
-// tracking is the environment that also keeps macros as they were written.
-var tracking = sync.OnceValues(func() (*cel.Env, error) {
-	env, err := environment()
-	if err != nil {
-		return nil, err
-	}
-	return env.Extend(cel.EnableMacroCallTracking())
 })
 
 // asList is the function that macros put around their range. No text can call it.
