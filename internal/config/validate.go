@@ -44,6 +44,11 @@ func (v *validator) config(c *Config) {
 		v.Fault("server.shutdownDelay", "is out of range (%s); use 0s to %s", c.Server.ShutdownDelay, Duration(maxShutdownDelay))
 	}
 	v.address("admin.address", c.Admin.Address)
+	v.ownPort("admin.address", c.Admin.Address, "server.address", c.Server.Address)
+	if c.Gateway != nil {
+		v.ownPort("gateway.address", c.Gateway.Address, "server.address", c.Server.Address)
+		v.ownPort("gateway.address", c.Gateway.Address, "admin.address", c.Admin.Address)
+	}
 	for i, host := range c.Admin.ConsoleHosts {
 		if at := fmt.Sprintf("admin.consoleHosts[%d]", i); !names.IsSubdomain(host) {
 			v.Fault(at, "is not the name of a host (%s); write it in lower case, without scheme and port", term.QuoteValue(host))
@@ -258,6 +263,15 @@ func (v *validator) address(path, s string) {
 	}
 	if err != nil {
 		v.Fault(path, "is not an address (%s); write host:port or :port", term.QuoteValue(s))
+	}
+}
+
+// ownPort refuses two listeners of which the second could not be opened.
+func (v *validator) ownPort(path, address, other, otherAddress string) {
+	host, port, _ := net.SplitHostPort(address)
+	otherHost, otherPort, _ := net.SplitHostPort(otherAddress)
+	if port == otherPort && port != "" && port != "0" && (host == otherHost || host == "" || otherHost == "") {
+		v.Fault(path, "has the port of %s (%s); give it one of its own", other, port)
 	}
 }
 
