@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 
 	"go.yaml.in/yaml/v3"
 
@@ -79,13 +80,17 @@ func (s *Set) ToFile(cluster string) ([]byte, error) {
 				continue
 			}
 			for _, entry := range strictyaml.Resolve(entries).Content {
-				entry = strictyaml.Resolve(entry)
+				entry = withoutAliases(entry)
 				if !ofCluster(strictyaml.Resolve(strictyaml.Field(entry, "subjects")), cluster) {
 					continue // it is for other clusters
 				}
 				name := strictyaml.Resolve(strictyaml.Field(entry, "name"))
-				if taken[name.Value] {
-					name.Value = term.Cut(object.name+"-"+name.Value, 63)
+				own := name.Value
+				if taken[own] {
+					name.Value = term.Cut(object.name+"-"+own, maxNameBytes)
+				}
+				for n := 2; taken[name.Value]; n++ {
+					name.Value = term.Cut(object.name+"-"+own, maxNameBytes-8) + "-" + strconv.Itoa(n)
 				}
 				taken[name.Value] = true
 				f.list.Content = append(f.list.Content, entry)
@@ -102,12 +107,33 @@ func (s *Set) ToFile(cluster string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if len(rules.Content) > 0 { // a file of denials alone accompanies other files
-		if _, err := policy.Parse(policy.File{Name: "the policy file", Data: data}); err != nil {
-			return nil, err
-		}
+	files := []policy.File{{Name: "the policy file", Data: data}}
+	if len(rules.Content) == 0 { // a file of denials alone accompanies other files
+		files = append(files, policy.File{Name: "another file", Data: []byte(otherFile)})
+	}
+	if _, err := policy.Parse(files...); err != nil {
+		return nil, err
 	}
 	return data, nil
+}
+
+const (
+	maxNameBytes = 63 // of a rule
+	otherFile    = "apiVersion: " + policy.APIVersion + "\nkind: " + policy.Kind + `
+rules: [{name: example, subjects: [{namespaces: [example]}], allow: [{repositories: [example], actions: [pull]}]}]
+`
+)
+
+// withoutAliases returns a copy in which each alias is what it stands for: its anchor may be in an entry
+// that is left out.
+func withoutAliases(n *yaml.Node) *yaml.Node {
+	one := *strictyaml.Resolve(n)
+	one.Anchor = ""
+	one.Content = slices.Clone(one.Content)
+	for i, part := range one.Content {
+		one.Content[i] = withoutAliases(part)
+	}
+	return &one
 }
 
 // ofCluster restricts subjects to the cluster, and reports whether any remain.

@@ -169,9 +169,11 @@ func TestToFileHasOnlyTheFieldsOfItsObjects(t *testing.T) {
 		request: {fault: "only objects of kind AccessPolicy"},
 		object("a", "{rules: [{name: r, "+rule+"}]}"):                                                                        {text: "name: r", not: "deny"},
 		object("a", "{deny: [{name: r, subjects: [{namespaces: [a]}]}]}"):                                                    {text: "name: r", not: "rules"},
-		object("a", "{rules: [{name: r, "+rule+"}, {name: b-r, "+rule+"}]}") + object("b", "{rules: [{name: r, "+rule+"}]}"): {fault: "the policy file: "},
-		object("a", "{rules: [{name: r, "+rule+"}]}") + object("b", "{trial: true, rules: [{name: s, "+rule+"}]}"):           {fault: "AccessPolicy b: spec.trial: it decides nothing"},
-		object("a", "{trial: false, rules: [{name: r, "+rule+"}]}"):                                                          {text: "name: r", not: "trial"},
+		object("a", "{rules: [{name: r, "+rule+"}, {name: b-r, "+rule+"}]}") + object("b", "{rules: [{name: r, "+rule+"}]}"): {text: "name: b-r-2", not: "deny"},
+		object("a", "{deny: [{name: q, subjects: [{namespaces: [a]}]}, {name: c-q, subjects: [{namespaces: [b]}]}]}") + object("c", "{deny: [{name: q, subjects: [{namespaces: [c]}]}]}"): {text: "name: c-q-2", not: "rules"},
+		object("a", "{deny: [{name: q, subjects: [{clusters: [other], namespaces: &n [left]}]}, {name: r, subjects: [{namespaces: *n}]}]}"):                                               {text: "namespaces: [left]", not: "*n"},
+		object("a", "{rules: [{name: r, "+rule+"}]}") + object("b", "{trial: true, rules: [{name: s, "+rule+"}]}"):                                                                        {fault: "AccessPolicy b: spec.trial: it decides nothing"},
+		object("a", "{trial: false, rules: [{name: r, "+rule+"}]}"):                                                                                                                       {text: "name: r", not: "trial"},
 	} {
 		var set Set
 		if objects != "" {
