@@ -167,6 +167,7 @@ func TestToFileHasOnlyTheFieldsOfItsObjects(t *testing.T) {
 	for objects, want := range map[string]struct{ text, not, fault string }{
 		"":      {fault: "only objects of kind AccessPolicy"},
 		request: {fault: "only objects of kind AccessPolicy"},
+		object("a", "{rules: [{name: example, "+rule+"}]}"):                                                                  {text: "name: example", not: "deny"},
 		object("a", "{rules: [{name: r, "+rule+"}]}"):                                                                        {text: "name: r", not: "deny"},
 		object("a", "{deny: [{name: r, subjects: [{namespaces: [a]}]}]}"):                                                    {text: "name: r", not: "rules"},
 		object("a", "{rules: [{name: r, "+rule+"}, {name: b-r, "+rule+"}]}") + object("b", "{rules: [{name: r, "+rule+"}]}"): {text: "name: b-r-2", not: "deny"},
