@@ -106,8 +106,9 @@ func given(t testing.TB) map[string]secret {
 		"pullpass-serving": serving, "eu-pullpass-serving": serving, "wildcard-example-com": serving,
 		"pullpass-signing": signing, "token-keys": signing, "mirror": signing,
 		"pullpass-gateway-serving": serving, "pullpass-gateway-signing": gateway, "gateway-example-com": serving, "ghcr": {"password": []byte("a")}, "harbor": {"password": []byte("a")},
-		"assertions":     issue(t, cluster.Object{"commonName": "assertions", "privateKey": map[string]any{"algorithm": "RSA"}}, nil),
-		"pullpass-redis": {"password": []byte("a"), "ca.crt": ca["tls.crt"]},
+		"assertions":      issue(t, cluster.Object{"commonName": "assertions", "privateKey": map[string]any{"algorithm": "RSA"}}, nil),
+		"pullpass-redis":  {"password": []byte("a"), "ca.crt": ca["tls.crt"]},
+		"cluster-prod-ap": {}, // the configuration need not name it
 		"prod-us": {"token": []byte("a"), "kubeconfig": []byte(`{apiVersion: v1, kind: Config, current-context: a,
 			contexts: [{name: a, context: {cluster: a, user: a}}],
 			clusters: [{name: a, cluster: {server: "https://api.prod-us.example.com:6443", certificate-authority: ../../config/prod-us-ca.crt}}],
