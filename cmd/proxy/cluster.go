@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -70,10 +69,7 @@ rights.`,
 	return command
 }
 
-var clusterTemplate = template.Must(template.New("").Funcs(template.FuncMap{"json": func(v any) (string, error) {
-	data, err := json.Marshal(v)
-	return string(data), err
-}}).Parse(`- name: {{json .Name}}
+var clusterTemplate = template.Must(template.New("").Funcs(printsJSON).Parse(`- name: {{json .Name}}
   issuer: {{json .Issuer}}
   audiences: {{json .Audiences}}
   discovery: # by the API server; a public issuer needs none of these lines

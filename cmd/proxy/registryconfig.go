@@ -131,18 +131,21 @@ func writeSettings(w io.Writer, kind string, settings registrySettings) error {
 	if !ok {
 		return fmt.Errorf("--for %q is not known: use distribution or zot", kind)
 	}
-	t, err := template.New(kind).Funcs(template.FuncMap{"json": func(s string) (string, error) {
-		var b bytes.Buffer
-		encoder := json.NewEncoder(&b)
-		encoder.SetEscapeHTML(false)
-		err := encoder.Encode(s)
-		return string(bytes.TrimSpace(b.Bytes())), err
-	}}).Parse(text)
+	t, err := template.New(kind).Funcs(printsJSON).Parse(text)
 	if err != nil {
 		return err
 	}
 	return t.Execute(w, settings)
 }
+
+// printsJSON has values as JSON, which YAML is too.
+var printsJSON = template.FuncMap{"json": func(v any) (string, error) {
+	var b bytes.Buffer
+	encoder := json.NewEncoder(&b)
+	encoder.SetEscapeHTML(false)
+	err := encoder.Encode(v)
+	return string(bytes.TrimSpace(b.Bytes())), err
+}}
 
 // writeTrust writes the CA or keys that the registry must trust. It returns the
 // file's absolute path, because the registry runs elsewhere.

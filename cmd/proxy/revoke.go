@@ -35,7 +35,6 @@ func revokeCommand() *cobra.Command {
 	var o revokeOptions
 	var reason string
 	var lifetime time.Duration
-	now := time.Now() // the same in every region
 	command := &cobra.Command{
 		Use:   "revoke",
 		Short: "Refuse one token, or the tokens of a pod, ServiceAccount, node, project or CI run, for a limited time",
@@ -63,6 +62,7 @@ also have the operator.`,
   pullpass revoke undo --config pullpass.yaml --node prod-eu/worker-17`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			now := time.Now() // the same in every region
 			return o.changeAll(cmd, func(ctx context.Context, cfg *config.Config, list *state.RedisRevocations, target state.Target) (string, error) {
 				lifetime := lifetime
 				if !cmd.Flags().Changed("for") {

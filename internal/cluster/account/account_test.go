@@ -298,7 +298,7 @@ func TestWriteForUser(t *testing.T) {
 		t.Error("a CA is written")
 	}
 	kubeconfig := testkit.Read(t, filepath.Join(dir, KubeconfigFile))
-	for _, want := range []string{`tokenFile: "/var/run/secrets/a/token"`, `tls-server-name: "other.example.com"`} {
+	for _, want := range []string{"tokenFile: /var/run/secrets/a/token\n", "tls-server-name: other.example.com\n"} {
 		if !strings.Contains(kubeconfig, want) {
 			t.Errorf("without %s:\n%s", want, kubeconfig)
 		}

@@ -1,20 +1,19 @@
 package account
 
 import (
-	"bytes"
+	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"text/template"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/pullpass/pullpass/internal/base/strictyaml"
 )
@@ -26,29 +25,20 @@ const (
 	TokenFile      = "token"
 )
 
-var kubeconfig = template.Must(template.New("").Funcs(template.FuncMap{"quote": func(s string) (string, error) {
-	data, err := json.Marshal(s)
-	return string(data), err
-}}).Parse(`apiVersion: v1
-kind: Config
-clusters:
-- name: {{quote .Name}}
-  cluster:
-    server: {{quote .Server}}
-{{- if .HasCA}}
-    certificate-authority: ca.crt
-{{- end}}
-{{- if .ServerName}}
-    tls-server-name: {{quote .ServerName}}
-{{- end}}
-users:
-- name: pullpass
-  user: {tokenFile: {{quote .TokenFile}}}
-contexts:
-- name: {{quote .Name}}
-  context: {cluster: {{quote .Name}}, user: pullpass, namespace: pullpass}
-current-context: {{quote .Name}}
-`))
+// kubeconfig returns the kubeconfig of the account, with paths relative to it.
+func kubeconfig(name string, connection *rest.Config, tokenFile string) ([]byte, error) {
+	const user = "pullpass"
+	cluster := &api.Cluster{Server: connection.Host, TLSServerName: connection.ServerName}
+	if len(connection.CAData) > 0 {
+		cluster.CertificateAuthority = CAFile
+	}
+	return clientcmd.Write(api.Config{
+		Clusters:       map[string]*api.Cluster{name: cluster},
+		AuthInfos:      map[string]*api.AuthInfo{user: {TokenFile: cmp.Or(tokenFile, TokenFile)}},
+		Contexts:       map[string]*api.Context{name: {Cluster: name, AuthInfo: user, Namespace: Namespace}},
+		CurrentContext: name,
+	})
+}
 
 // Write writes the kubeconfig of the account in the cluster called name to a directory, and the
 // API server's CA, if it is not one of the system. tokenFile is the file of a token that someone
@@ -58,29 +48,20 @@ func (c *Cluster) Write(dir, name, tokenFile string, token Token) (hasCA bool, e
 	if err := rest.LoadTLSFiles(connection); err != nil {
 		return false, err
 	}
-	hasCA = len(connection.CAData) > 0
-	values := struct {
-		Name, Server, ServerName, TokenFile string
-		HasCA                               bool
-	}{name, connection.Host, connection.ServerName, tokenFile, hasCA}
-	if tokenFile == "" {
-		values.TokenFile = TokenFile
-	}
-	var text bytes.Buffer
-	if err := kubeconfig.Execute(&text, values); err != nil {
+	text, err := kubeconfig(name, connection, tokenFile)
+	if err != nil {
 		return false, err
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return false, err
 	}
-	files := map[string][]byte{KubeconfigFile: text.Bytes(), CAFile: connection.CAData, TokenFile: []byte(token.Reveal())}
+	files := map[string][]byte{KubeconfigFile: text, CAFile: connection.CAData, TokenFile: []byte(token.Reveal())}
 	for file, data := range files {
-		err := replaceOrRemove(filepath.Join(dir, file), data)
-		if err != nil {
+		if err := replaceOrRemove(filepath.Join(dir, file), data); err != nil {
 			return false, err
 		}
 	}
-	return hasCA, nil
+	return len(connection.CAData) > 0, nil
 }
 
 // replaceOrRemove leaves no file of an earlier account that this one does not have.

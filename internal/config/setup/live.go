@@ -30,7 +30,7 @@ func CheckLive(ctx context.Context, cfg *config.Config) (faults []error) {
 	defer cancel()
 	verifier, err := NewVerifier(cfg, slog.New(slog.DiscardHandler))
 	if err != nil {
-		return []error{err}
+		return nil // CheckFiles of package server reports it
 	}
 	found := make([]error, len(cfg.Clusters))
 	var asking errgroup.Group
@@ -62,7 +62,7 @@ func checkRights(ctx context.Context, cfg *config.Config, i int) error {
 	settings := connectionSettingsOf(cfg, i)
 	connection, err := controller.Connect(settings.Kubeconfig)
 	if err != nil {
-		return nil //nolint:nilerr // CheckConnection reports it
+		return nil // CheckConnection reports it
 	}
 	c, err := account.New(connection)
 	if err != nil {
@@ -109,7 +109,7 @@ func (s *connectionSettings) rights() []account.Right {
 	} else if s.nodeFallback {
 		add("", "pods", "get")
 	}
-	if s.nodes || s.nodeLabels || s.nodeAddresses {
+	if s.nodes { // also for their labels and addresses
 		add("", "nodes", read...)
 	}
 	if s.podEvents {

@@ -23,8 +23,6 @@ func TestRightsFollowTheSettings(t *testing.T) {
 		{connectionSettings{podChecks: true, nodeFallback: true}, " get pods list pods watch pods"},
 		{connectionSettings{nodeFallback: true}, " get pods"},
 		{connectionSettings{nodes: true}, " get nodes list nodes watch nodes"},
-		{connectionSettings{nodeLabels: true}, " get nodes list nodes watch nodes"},
-		{connectionSettings{nodeAddresses: true}, " get nodes list nodes watch nodes"},
 		{connectionSettings{podEvents: true}, " create events patch events"},
 		{connectionSettings{pullSecretAudience: "a"}, " create tokenreviews.authentication.k8s.io"},
 		{connectionSettings{policies: true}, " list accesspolicies.pullpass.dev watch accesspolicies.pullpass.dev"},
