@@ -440,7 +440,7 @@ func TestSettingsThatNeedARestart(t *testing.T) {
 	for _, change := range []struct{ old, new string }{
 		{"admin: {address: ", "admin: {pprof: true, address: "},
 		{fmt.Sprintf("admin: {pprof: true, address: %q}", p.Admin), `admin: {pprof: true, address: "127.0.0.1:1"}`},
-		{fmt.Sprintf("server: {address: %q", p.Address), `server: {address: "127.0.0.1:1"`},
+		{fmt.Sprintf("server: {address: %q", p.Address), `server: {address: "127.0.0.1:2"`},
 		{proxytest.PolicyInUse, proxytest.PolicyInUse + "\naudit: {file: audit.log}"},
 		{proxytest.PolicyInUse, `state: {redis: {addresses: ["127.0.0.1:1"]}}` + "\n" + proxytest.PolicyInUse},
 	} {
