@@ -35,7 +35,7 @@ const (
 
 	user = "system:serviceaccount:" + namespace + ":" + controller
 
-	limit = 3 * time.Minute // for what is waited for, on a machine that is busy
+	limit = 6 * time.Minute // for what is waited for, on a machine that is busy
 )
 
 var optedIn = cluster.Object{label: "enabled"}
