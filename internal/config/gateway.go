@@ -137,6 +137,11 @@ func (v *validator) gateway(c *Config) {
 		v.upstream(fmt.Sprintf("upstreams[%d]", i), &c.Upstreams[i])
 	}
 	v.Unique(len(c.Upstreams), "upstreams[%d].name", func(i int) string { return c.Upstreams[i].Name })
+	if u, err := url.Parse(g.URL); err == nil {
+		if i := slices.IndexFunc(c.Upstreams, func(upstream Upstream) bool { return upstream.Name == strings.TrimSuffix(u.Host, ":443") }); i >= 0 {
+			v.Fault(fmt.Sprintf("upstreams[%d].name", i), "is the host of gateway.url (%s), at which names begin with an upstream's; give one of them another name", term.QuoteValue(u.Host))
+		}
+	}
 }
 
 // gatewayService requires that the gateway has its own keys. A token for the gateway must not be

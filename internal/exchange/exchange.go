@@ -42,9 +42,9 @@ type Config struct {
 	Registries      []*registryauth.Issuer
 	Policy          *policy.Policy
 	Trial           *policy.Policy // decides nothing; nil: only objects may be tried
-	// Scopes maps a service to a function that returns the scopes to judge for the requested
-	// scopes. Without a function, the requested scopes are judged unchanged.
-	Scopes map[string]func([]registryauth.Scope) []registryauth.Scope
+	// Scopes maps a service to a function that returns the scopes to judge for the scopes that a
+	// client requests at a host. Without a function, the requested scopes are judged unchanged.
+	Scopes map[string]func(host string, requested []registryauth.Scope) []registryauth.Scope
 	// Memory is that of the previous Exchanger, if there was one. Issued tokens are remembered for
 	// the Issuer that signed them. Changed settings therefore need a new Issuer.
 	Memory *Memory
@@ -59,7 +59,7 @@ type Exchanger struct {
 	registries map[string]*registryauth.Issuer
 	policy     *policy.Policy
 	trial      *policy.Policy
-	scopes     map[string]func([]registryauth.Scope) []registryauth.Scope
+	scopes     map[string]func(host string, requested []registryauth.Scope) []registryauth.Scope
 	issued     *lru.Cache[issuedKey, registryauth.Token]
 	sealed     *seal.Box // push credentials
 	now        func() time.Time
@@ -192,10 +192,10 @@ func (x *Exchanger) identify(ctx context.Context, req registryauth.Request, even
 	return id, nil, err
 }
 
-// judged returns the scopes of a request that are to be judged.
-func (x *Exchanger) judged(req registryauth.Request) []registryauth.Scope {
+// judged returns the scopes of a request at a host that are to be judged.
+func (x *Exchanger) judged(host string, req registryauth.Request) []registryauth.Scope {
 	if scopes := x.scopes[req.Service]; scopes != nil {
-		return scopes(req.Scopes)
+		return scopes(host, req.Scopes)
 	}
 	return req.Scopes
 }

@@ -146,7 +146,7 @@ func (h *Handler) parse(w http.ResponseWriter, t *tokenRequest) error {
 	if t.parsed, err = h.read(w, t); err != nil {
 		return err
 	}
-	t.parsed.Scopes = h.exchanger.judged(t.parsed)
+	t.parsed.Scopes = h.exchanger.judged(t.http.Host, t.parsed)
 	t.event.request(t.parsed)
 	t.event.Retry = h.attempts.repeats(t)
 	return nil

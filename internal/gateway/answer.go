@@ -152,5 +152,5 @@ func (h *Handler) link(q *request, asked *url.URL, header http.Header) (string, 
 			break
 		}
 	}
-	return "</v2/" + t.name + list + "?" + values.Encode() + `>; rel="next"`, nil
+	return "</v2/" + t.asked + list + "?" + values.Encode() + `>; rel="next"`, nil
 }

@@ -134,7 +134,7 @@ func (h *Handler) mountedFrom(q *request) string {
 		return ""
 	}
 	name := q.query.from
-	if first, _, _ := strings.Cut(name, "/"); h.Upstreams[first].Client == nil {
+	if first, _, _ := strings.Cut(name, "/"); h.Upstreams[first].Client == nil || q.target.asked == q.target.repository {
 		name = q.target.upstream + "/" + name // the name of an image without its registry
 	}
 	from, repository, _ := h.names.split(name) // with an error, neither

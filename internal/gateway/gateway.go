@@ -160,7 +160,7 @@ func (h *Handler) begin(w http.ResponseWriter, r *http.Request) *request {
 
 func (h *Handler) parse(q *request) error {
 	var err error
-	if q.target, err = parseTarget(q.http.Method, q.http.URL, h.names); err != nil {
+	if q.target, err = parseTarget(q.http.Method, q.http.Host, q.http.URL, h.names); err != nil {
 		return err
 	}
 	g := q.event.Gateway
@@ -378,11 +378,16 @@ func (h *Handler) classify(q *request, err error) *rejection {
 // token specification; RFC 6750 section 3).
 func (h *Handler) challenge(q *request, fault string) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, `Bearer realm="%s/token",service="%s"`, h.URL, h.Service)
+	url, prefix := h.URL, q.target.upstream+"/"
+	if h.names.at(q.http.Host) != "" { // its token endpoint takes names as its other paths do
+		scheme, _, _ := strings.Cut(h.URL, "://")
+		url, prefix = scheme+"://"+q.http.Host, ""
+	}
+	fmt.Fprintf(&b, `Bearer realm="%s/token",service="%s"`, url, h.Service)
 	if q.target.kind != kindVersion {
-		scopes := q.scope()
+		scopes := scope(q.target.asked, actionsFor(q.target.action))
 		if from := h.mountedFrom(q); from != "" { // as in distribution: clients ask for the scopes in the challenge
-			scopes += " " + registryauth.Scope{Type: "repository", Name: q.target.upstream + "/" + from, Actions: []string{actionPull}}.String()
+			scopes += " " + scope(prefix+from, []string{actionPull})
 		}
 		fmt.Fprintf(&b, `,scope="%s"`, scopes)
 	}
@@ -412,7 +417,11 @@ func (q *request) prepare() {
 
 // scope returns the scope that a token must have for the request.
 func (q *request) scope() string {
-	return registryauth.Scope{Type: "repository", Name: q.target.name, Actions: actionsFor(q.target.action)}.String()
+	return scope(q.target.name, actionsFor(q.target.action))
+}
+
+func scope(repository string, actions []string) string {
+	return registryauth.Scope{Type: "repository", Name: repository, Actions: actions}.String()
 }
 
 // finish records the event. It must be deferred directly because it recovers from panics.

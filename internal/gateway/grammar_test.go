@@ -119,7 +119,7 @@ func TestReasonsOfPaths(t *testing.T) {
 	} {
 		u, err := url.Parse(path)
 		testkit.Must(t, err)
-		_, err = parseTarget(http.MethodGet, u, names)
+		_, err = parseTarget(http.MethodGet, "", u, names)
 		if err == nil {
 			_, err = parseQuery(u)
 		}
@@ -152,7 +152,7 @@ func TestScopesThatAreJudged(t *testing.T) {
 		{[]registryauth.Scope{scope("repository", "ghcr.io/x"), scope("repository", "nginx"), scope("repository", "docker.io/nginx")}, []registryauth.Scope{scope("repository", "ghcr.io/x"), scope("repository", "docker.io/library/nginx")}},
 	} {
 		before := slices.Clone(test.requested)
-		if got := (Names{"docker.io", "ghcr.io"}).Scopes(test.requested); !reflect.DeepEqual(got, test.want) || !reflect.DeepEqual(test.requested, before) {
+		if got := (Names{"docker.io", "ghcr.io"}).Scopes("", test.requested); !reflect.DeepEqual(got, test.want) || !reflect.DeepEqual(test.requested, before) {
 			t.Errorf("%v: %v, want %v", before, got, test.want)
 		}
 	}
@@ -166,8 +166,8 @@ func TestScopesAreReadOnce(t *testing.T) {
 		scopes = append(scopes, registryauth.Scope{Type: "repository", Name: fmt.Sprintf("x%s/%d", strings.Repeat("/a", 120), i), Actions: []string{"pull"}})
 	}
 	names := Names{"docker.io", "ghcr.io"}
-	one := testing.AllocsPerRun(10, func() { names.Scopes(scopes[:1]) })
-	if all := testing.AllocsPerRun(10, func() { names.Scopes(scopes) }); all > 2*one*registryauth.MaxScopes {
+	one := testing.AllocsPerRun(10, func() { names.Scopes("", scopes[:1]) })
+	if all := testing.AllocsPerRun(10, func() { names.Scopes("", scopes) }); all > 2*one*registryauth.MaxScopes {
 		t.Errorf("%d scopes cost %.0f allocations, and one costs %.0f", len(scopes), all, one)
 	}
 }
@@ -229,7 +229,7 @@ func TestRepositoriesToMountFrom(t *testing.T) {
 		{kindUploads, "", "ghcr.io/a", ""},
 		{kindManifest, "sha256:0", "ghcr.io/a", ""},
 	} {
-		q := &request{target: target{kind: test.kind, upstream: "ghcr.io"}, query: query{mount: test.mount, from: test.from}, bearer: &bearer{}}
+		q := &request{target: targetOf(test.kind, "ghcr.io", "app", "", "push"), query: query{mount: test.mount, from: test.from}, bearer: &bearer{}}
 		if got := h.mountedFrom(q); got != test.want || h.mountable(q) != "" {
 			t.Errorf("%+v: from %q, and without a right to it from %q", test, got, h.mountable(q))
 		}
@@ -279,7 +279,7 @@ func TestRevocationsOfPushes(t *testing.T) {
 // A list goes on at the same list of the gateway, or not at all.
 func TestNextPages(t *testing.T) {
 	t.Parallel()
-	tags, referrers := target{kind: kindTags, upstream: "ghcr.io", repository: "a", name: "ghcr.io/a"}, target{kind: kindReferrers, upstream: "ghcr.io", repository: "a", name: "ghcr.io/a", reference: "sha256:0"}
+	tags, referrers := target{kind: kindTags, upstream: "ghcr.io", repository: "a", asked: "ghcr.io/a"}, target{kind: kindReferrers, upstream: "ghcr.io", repository: "a", asked: "ghcr.io/a", reference: "sha256:0"}
 	const isInvalid = "invalid"
 	registry := Upstream{Client: testkit.Value(upstream.New(upstream.Config{Name: "ghcr.io", URL: "https://r.example"}))(t)}
 	for _, test := range []struct {

@@ -110,7 +110,7 @@ func withoutMount(u *url.URL) *url.URL {
 // from the request, and not from the upstream's response.
 func (h *Handler) location(q *request, asked *url.URL, status int, value string) (string, error) {
 	t := &q.target
-	prefix := "/v2/" + t.name
+	prefix := "/v2/" + t.asked
 	method := q.http.Method
 	switch {
 	case t.action != actionPush:

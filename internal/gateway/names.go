@@ -22,9 +22,7 @@ func (n Names) split(name string) (upstream, repository string, err error) {
 		return "", "", refuse(refusal.PathInvalid, "NAME_INVALID", "the name is none that a repository can have; write UPSTREAM/NAME, in lower case, of at most 255 bytes")
 	}
 	upstream, repository, _ = strings.Cut(name, "/")
-	if upstream == "index.docker.io" || upstream == "registry-1.docker.io" {
-		upstream = dockerHub
-	}
+	upstream = withoutAlias(upstream)
 	if !slices.Contains(n, upstream) {
 		return "", "", refuse(refusal.UpstreamUnknown, "NAME_UNKNOWN", "the gateway has no upstream of this name; names begin with one of upstreams[].name")
 	}
@@ -32,6 +30,25 @@ func (n Names) split(name string) (upstream, repository string, err error) {
 		return "", "", refuse(refusal.PathInvalid, "NAME_INVALID", "the name is that of an upstream alone; write UPSTREAM/NAME")
 	}
 	return upstream, official(upstream, repository), nil
+}
+
+// withoutAlias returns the name of an upstream that has several.
+func withoutAlias(upstream string) string {
+	if upstream == "index.docker.io" || upstream == "registry-1.docker.io" {
+		return dockerHub
+	}
+	return upstream
+}
+
+// at returns the upstream under whose host name a client reached the gateway; empty: none. CRI-O
+// and podman give a pod's credential to no other host than that of the image's name, and docker and
+// BuildKit to no mirror, so nodes resolve that name to the gateway. The repositories there have the
+// names that they have at the upstream.
+func (n Names) at(host string) string {
+	if upstream := withoutAlias(strings.TrimSuffix(host, ":443")); slices.Contains(n, upstream) {
+		return upstream
+	}
+	return ""
 }
 
 // official returns Docker Hub's name for a repository: nginx is library/nginx there.
@@ -42,12 +59,23 @@ func official(upstream, repository string) string {
 	return repository
 }
 
-// Scopes returns the scopes to judge for the scopes that a client requests at the gateway, each
-// with the gateway's name. If hosts.toml names the gateway in place of a registry, containerd
+// Scopes returns the scopes to judge for the scopes that a client requests at a host of the gateway,
+// each with the gateway's name.
+//
+// At the host of an upstream, every name is one of that upstream. If hosts.toml names the gateway in place of a registry, containerd
 // requests two scopes: that of the image's name, acme/app, and that of the challenge,
 // ghcr.io/acme/app. The first one has no meaning here. It is silently left out, because otherwise
 // the events of each pull would contain a refusal.
-func (n Names) Scopes(requested []registryauth.Scope) []registryauth.Scope {
+func (n Names) Scopes(host string, requested []registryauth.Scope) []registryauth.Scope {
+	if upstream := n.at(host); upstream != "" {
+		named := slices.Clone(requested)
+		for i := range named {
+			if named[i].Type == "repository" {
+				named[i].Name = upstream + "/" + official(upstream, named[i].Name)
+			}
+		}
+		return named
+	}
 	var few [4]place // enough for most requests, without an allocation
 	places := few[:0]
 	for _, scope := range requested { // once each: reading a name costs more than comparing it with others

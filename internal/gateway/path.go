@@ -44,6 +44,7 @@ type target struct {
 	upstream   string // upstreams[].name
 	repository string // as the upstream names it
 	name       string // of the repository, as policies and tokens have it
+	asked      string // of the repository, as the client has it at the host that it asks
 	reference  string // tag or digest; of an upload, its sealed address
 	action     string
 }
@@ -55,8 +56,8 @@ const (
 	maxParameters     = 64  // of a query, also unknown ones
 )
 
-// parseTarget reads the method and path of a request below /v2/. Errors are *rejection.
-func parseTarget(method string, u *url.URL, upstreams Names) (target, error) {
+// parseTarget reads the method and path of a request below /v2/ of a host. Errors are *rejection.
+func parseTarget(method, host string, u *url.URL, upstreams Names) (target, error) {
 	path := plainPath(u)
 	if path == "" {
 		if method != http.MethodGet && method != http.MethodHead {
@@ -68,11 +69,18 @@ func parseTarget(method string, u *url.URL, upstreams Names) (target, error) {
 	if t.kind == "" {
 		return target{}, refuseAs(refusal.NotFound, refusal.PathInvalid, "UNSUPPORTED", "this is not a path of the registry's API; below /v2/ there are NAME/manifests, /blobs, /tags/list and /referrers")
 	}
+	at := upstreams.at(host)
+	if at != "" {
+		name = at + "/" + name
+	}
 	var err error
 	if t.upstream, t.repository, err = upstreams.split(name); err != nil {
 		return target{}, err
 	}
 	t.name = t.upstream + "/" + t.repository
+	if t.asked = t.name; at != "" {
+		t.asked = t.repository
+	}
 	if err := t.checkReference(); err != nil {
 		return target{}, err
 	}

@@ -23,7 +23,8 @@ var testNames = Names{"ghcr.io", "docker.io", "harbor"}
 const testDigest = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 
 func targetOf(k kind, upstream, repository, reference, action string) target {
-	return target{k, upstream, repository, upstream + "/" + repository, reference, action}
+	name := upstream + "/" + repository
+	return target{k, upstream, repository, name, name, reference, action}
 }
 
 func TestParseTarget(t *testing.T) {
@@ -67,7 +68,7 @@ func TestParseTarget(t *testing.T) {
 		{"GET", "/v2/ghcr.io/" + strings.Repeat("a", 255) + "/manifests/v1", targetOf(kindManifest, "ghcr.io", strings.Repeat("a", 255), "v1", "pull")},
 	} {
 		u := testkit.Value(url.ParseRequestURI(test.path))(t)
-		if got, err := parseTarget(test.method, u, testNames); got != test.want || err != nil {
+		if got, err := parseTarget(test.method, "gateway.example.com", u, testNames); got != test.want || err != nil {
 			t.Errorf("%s %s: %+v, %v, want %+v", test.method, test.path, got, err, test.want)
 		}
 	}
@@ -126,7 +127,7 @@ func TestParseTargetRefuses(t *testing.T) {
 	} {
 		u, err := url.ParseRequestURI(test.path)
 		testkit.Must(t, err)
-		got, err := parseTarget(test.method, u, testNames)
+		got, err := parseTarget(test.method, "gateway.example.com", u, testNames)
 		refused, ok := err.(*rejection)
 		if !ok || cmp.Or(refused.class, Classes(refused.reason)[0]).Status() != test.status || refused.code != test.code {
 			t.Errorf("%s %s: %+v, %v", test.method, test.path, got, err)
@@ -154,6 +155,49 @@ func TestParseQueryRefuses(t *testing.T) {
 	}
 }
 
+// At the host of an upstream, every name is one of that upstream.
+func TestTargetsAtTheHostOfAnUpstream(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct{ host, path, name, asked string }{
+		{"ghcr.io", "acme/app", "ghcr.io/acme/app", "acme/app"},
+		{"ghcr.io:443", "acme/app", "ghcr.io/acme/app", "acme/app"},
+		{"ghcr.io", "ghcr.io/app", "ghcr.io/ghcr.io/app", "ghcr.io/app"},
+		{"ghcr.io", "docker.io/app", "ghcr.io/docker.io/app", "docker.io/app"},
+		{"registry-1.docker.io", "nginx", "docker.io/library/nginx", "library/nginx"},
+		{"index.docker.io", "acme/app", "docker.io/acme/app", "acme/app"},
+		{"docker.io", "docker.io/app", "docker.io/docker.io/app", "docker.io/app"},
+		{"ghcr.io", strings.Repeat("a", 255), "ghcr.io/" + strings.Repeat("a", 255), strings.Repeat("a", 255)},
+		// Other hosts are those of the gateway.
+		{"ghcr.io:8443", "ghcr.io/app", "ghcr.io/app", "ghcr.io/app"},
+		{"GHCR.io", "ghcr.io/app", "ghcr.io/app", "ghcr.io/app"},
+		{"ghcr.io.", "ghcr.io/app", "ghcr.io/app", "ghcr.io/app"},
+		{"quay.io", "ghcr.io/app", "ghcr.io/app", "ghcr.io/app"},
+		{"", "ghcr.io/app", "ghcr.io/app", "ghcr.io/app"},
+		{"ghcr.io:8443", "acme/app", "", ""},
+		{"ghcr.io", strings.Repeat("a", 256), "", ""},
+		{"ghcr.io", "", "", ""},
+		{"ghcr.io", "../quay.io/app", "", ""},
+		{"ghcr.io", "Acme/app", "", ""},
+	} {
+		got, err := parseTarget(http.MethodGet, test.host, &url.URL{Path: "/v2/" + test.path + "/manifests/v1"}, testNames)
+		if (err == nil) != (test.name != "") || got.name != test.name || got.asked != test.asked {
+			t.Errorf("%s at %s: %+v, %v", test.path, test.host, got, err)
+		}
+	}
+	scopes := testkit.Value(registryauth.ParseScopes([]string{"repository:acme/app:pull repository:ghcr.io/acme/app:pull,push registry:catalog:*"}))(t)
+	before := slices.Clone(scopes)
+	var got []string
+	for _, scope := range testNames.Scopes("ghcr.io", scopes) {
+		got = append(got, scope.String())
+	}
+	if want := []string{"repository:ghcr.io/acme/app:pull", "repository:ghcr.io/ghcr.io/acme/app:pull,push", "registry:catalog:*"}; !slices.Equal(got, want) || !reflect.DeepEqual(scopes, before) {
+		t.Errorf("%q", got)
+	}
+	if got := testNames.Scopes("index.docker.io", testkit.Value(registryauth.ParseScopes([]string{"repository:nginx:pull"}))(t)); got[0].Name != "docker.io/library/nginx" {
+		t.Errorf("%v", got)
+	}
+}
+
 // If two readers interpret a path differently, one repository can pass for a different one. Our
 // parser must read a path like distribution's router, or refuse it. The address that it builds must
 // be read back unchanged.
@@ -162,16 +206,17 @@ func FuzzTarget(f *testing.F) {
 		"/v2/ghcr.io/acme/app/manifests/v1", "/v2/ghcr.io/a/blobs/uploads/manifests/tags", "/v2/docker.io/a/tags/list", "/v2/harbor/a/blobs/uploads/",
 		"/v2/ghcr.io/a/../manifests/b", "/v2/ghcr.io/a%2fb/manifests/b", "/v2/ghcr.io/a/blobs/" + testDigest,
 	} {
-		f.Add(path, "GET")
+		f.Add(path, "GET", "gateway.example.com")
+		f.Add(path, "GET", "ghcr.io:443")
 	}
 	router := v2.Router()
 	router.SkipClean(true) // otherwise it answers //, . and .. with a redirect
-	f.Fuzz(func(t *testing.T, path, method string) {
+	f.Fuzz(func(t *testing.T, path, method, host string) {
 		u, err := url.ParseRequestURI(path)
 		if err != nil || u.Host != "" || !strings.HasPrefix(path, "/v2/") {
 			return
 		}
-		got, refused := parseTarget(method, u, testNames)
+		got, refused := parseTarget(method, host, u, testNames)
 		if refused != nil || got.kind == kindVersion || got.kind == kindReferrers || method == "" {
 			return
 		}
@@ -187,17 +232,21 @@ func FuzzTarget(f *testing.F) {
 		kinds := map[string]kind{
 			v2.RouteNameManifest: kindManifest, v2.RouteNameBlob: kindBlob, v2.RouteNameTags: kindTags, v2.RouteNameBlobUpload: kindUploads, v2.RouteNameBlobUploadChunk: kindUpload,
 		}
-		name, _, _ := strings.Cut(match.Vars["name"], "/")
-		if kinds[match.Route.GetName()] != got.kind || name != got.upstream && got.upstream != dockerHub {
+		name := match.Vars["name"]
+		if at := testNames.at(host); at != "" {
+			name = at + "/" + name
+		}
+		first, _, _ := strings.Cut(name, "/")
+		if kinds[match.Route.GetName()] != got.kind || first != got.upstream && got.upstream != dockerHub {
 			t.Fatalf("%s: distribution's route is %s of %s, ours %+v", path, match.Route.GetName(), match.Vars["name"], got)
 		}
-		if want := match.Vars["name"]; want != got.name && got.upstream != dockerHub {
-			t.Fatalf("%s: distribution's name is %s, ours %s", path, want, got.name)
+		if name != got.name && got.upstream != dockerHub {
+			t.Fatalf("%s at %s: distribution's name is %s, ours %s", path, host, name, got.name)
 		}
 		if reference := match.Vars["reference"] + match.Vars["digest"] + match.Vars["uuid"]; reference != got.reference {
 			t.Fatalf("%s: distribution's reference is %s, ours %s", path, reference, got.reference)
 		}
-		again, err := parseTarget(method, &url.URL{Path: "/v2/" + got.name + pathOf(got)}, testNames)
+		again, err := parseTarget(method, host, &url.URL{Path: "/v2/" + got.asked + pathOf(got)}, testNames)
 		if err != nil || again != got {
 			t.Fatalf("%s: %+v, and of its own address %+v, %v", path, got, again, err)
 		}
@@ -232,7 +281,7 @@ func TestScopes(t *testing.T) {
 		scopes := testkit.Value(registryauth.ParseScopes([]string{requested}))(t)
 		before := slices.Clone(scopes)
 		var got []string
-		for _, scope := range testNames.Scopes(scopes) {
+		for _, scope := range testNames.Scopes("gateway.example.com", scopes) {
 			got = append(got, scope.String())
 		}
 		if strings.Join(got, " ") != want {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 
@@ -280,5 +281,46 @@ func TestForms(t *testing.T) {
 	}
 	if got := r.pull("/v2/ghcr.io/acme/app/blobs/"+secret.LayerDigest, "ghcr.io/acme/app"); got.status != 404 {
 		t.Errorf("the layer of another repository is there: %d", got.status)
+	}
+}
+
+// Clients that reach the gateway under the name of an upstream see the names that they would see there.
+func TestHostOfAnUpstream(t *testing.T) {
+	t.Parallel()
+	registry := registrytest.NewRegistry(t, "")
+	r := newRig(t, upstreamSettings{name: "ghcr.io", to: registry})
+	i := registry.Put(t, "acme/base", "v1", []byte("layer"))
+	registry.Put(t, "acme/base", "v2", []byte("layer"))
+	at := func(method, path, token string) answer { return r.do(method, path, token, nil, "Host", "ghcr.io") }
+	for path, want := range map[string]string{
+		"/v2/":                       `Bearer realm="http://ghcr.io/token",service="gateway.example.com"`,
+		"/v2/acme/base/manifests/v1": `Bearer realm="http://ghcr.io/token",service="gateway.example.com",scope="repository:acme/base:pull"`,
+	} {
+		if got := at(http.MethodGet, path, ""); got.status != 401 || got.header.Get("WWW-Authenticate") != want {
+			t.Errorf("%s: %d %s", path, got.status, got.header.Get("WWW-Authenticate"))
+		}
+	}
+	token := r.token("web", "repository:ghcr.io/acme/base:pull", "repository:ghcr.io/acme/app:pull,push")
+	if got := at(http.MethodGet, "/v2/acme/base/blobs/"+i.LayerDigest, token); got.status != 200 || got.body != "layer" {
+		t.Errorf("%d %s", got.status, got.body)
+	}
+	if e := r.one(); e.Gateway.Repository != "ghcr.io/acme/base" || e.Gateway.Upstream != "ghcr.io" || !slices.Equal(e.Requested, []string{"repository:ghcr.io/acme/base:pull"}) {
+		t.Errorf("%+v, %q", e.Gateway, e.Requested)
+	}
+	if got := at(http.MethodGet, "/v2/acme/base/tags/list?n=1", token); !strings.Contains(got.body, `"name":"acme/base"`) || got.header.Get("Link") != `</v2/acme/base/tags/list?last=v1&n=1>; rel="next"` {
+		t.Errorf("%s, %s", got.body, got.header.Get("Link"))
+	}
+	if got := at(http.MethodGet, "/v2/ghcr.io/acme/base/manifests/v1", token); got.status != 401 || !strings.Contains(got.body, "DENIED") {
+		t.Errorf("a repository ghcr.io/acme/base of the upstream: %d %s", got.status, got.body)
+	}
+	mount := "/v2/acme/app/blobs/uploads/?mount=" + i.LayerDigest + "&from="
+	if got := at(http.MethodPost, mount+"acme/base", "").header.Get("WWW-Authenticate"); !strings.HasSuffix(got, `,scope="repository:acme/app:pull,push repository:acme/base:pull"`) {
+		t.Errorf("%s", got)
+	}
+	if got := at(http.MethodPost, mount+"acme/base", token); got.status != 201 || got.header.Get("Location") != "/v2/acme/app/blobs/"+i.LayerDigest {
+		t.Errorf("%d %v", got.status, got.header)
+	}
+	if got := at(http.MethodPost, mount+"ghcr.io/acme/base", token); got.status != 202 || !strings.HasPrefix(got.header.Get("Location"), "/v2/acme/app/blobs/uploads/") {
+		t.Errorf("%d %v", got.status, got.header)
 	}
 }

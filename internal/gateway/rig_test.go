@@ -232,7 +232,9 @@ func (r *rig) do(method, path, token string, body io.Reader, header ...string) a
 		request.Header.Set("Authorization", "Bearer "+token)
 	}
 	for i := 0; i < len(header); i += 2 {
-		request.Header.Add(header[i], header[i+1])
+		if request.Header.Add(header[i], header[i+1]); header[i] == "Host" {
+			request.Host = header[i+1]
+		}
 	}
 	response, err := (&http.Transport{DisableKeepAlives: true, DisableCompression: true}).RoundTrip(request)
 	if err != nil { // the gateway has ended the connection

@@ -29,7 +29,7 @@ var errList = errors.New("it is not a list of tags")
 // compare the name.
 func (h *Handler) answerTags(cancel context.CancelCauseFunc, q *request, response *http.Response, link string) error {
 	watch := watchRead(cancel, &upstream.Error{Reason: refusal.UpstreamTimeout, Upstream: q.target.upstream, Status: response.StatusCode, Message: "its answer did not go on"})
-	list := newTagList(response.Body, q.target.name)
+	list := newTagList(response.Body, q.target.asked)
 	head := make([]byte, shortList)
 	n, err := io.ReadFull(list, head)
 	watch.Stop()

@@ -25,11 +25,11 @@ func UpstreamNames(cfg *config.Config) gateway.Names {
 
 // Scopes returns, by service, the function that maps requested scopes to those that
 // the policy checks.
-func Scopes(cfg *config.Config) map[string]func([]registryauth.Scope) []registryauth.Scope {
+func Scopes(cfg *config.Config) map[string]func(host string, requested []registryauth.Scope) []registryauth.Scope {
 	if cfg.Gateway == nil {
 		return nil
 	}
-	return map[string]func([]registryauth.Scope) []registryauth.Scope{cfg.Gateway.Service: UpstreamNames(cfg).Scopes}
+	return map[string]func(string, []registryauth.Scope) []registryauth.Scope{cfg.Gateway.Service: UpstreamNames(cfg).Scopes}
 }
 
 // Upstream is an opened upstream of the gateway.

@@ -45,7 +45,7 @@ type Objects struct {
 // Service is the service of a registry.
 type Service struct {
 	Name   string
-	Scopes func([]registryauth.Scope) []registryauth.Scope // of the gateway: what is judged instead; nil: what is requested
+	Scopes func(host string, requested []registryauth.Scope) []registryauth.Scope // of the gateway: what is judged instead; nil: what is requested
 }
 
 // Identity is one of identities[]. Identify checks the claims of its tokens.
@@ -198,7 +198,7 @@ func (s *Side) granted(p *point, actions action.Set) action.Set {
 	}
 	scopes := []registryauth.Scope{p.scope(actions)}
 	if service.Scopes != nil {
-		scopes = service.Scopes(scopes)
+		scopes = service.Scopes("", scopes)
 	}
 	var granted action.Set
 	for _, scope := range s.Policy.Decide(subject, p.service, scopes).Scopes {

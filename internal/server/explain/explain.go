@@ -117,7 +117,7 @@ func (e *explainer) request(r Request) error {
 		return fmt.Errorf("--scope: %w", err)
 	}
 	if judged := setup.Scopes(e.cfg)[e.service]; judged != nil {
-		e.scopes = judged(e.scopes)
+		e.scopes = judged("", e.scopes)
 	}
 	if r.Caller == "" {
 		return nil

@@ -67,7 +67,7 @@ func (k Known) Who(ctx context.Context, r WhoRequest) (*reach.Who, error) {
 		return nil, fmt.Errorf("%s is not the name of a repository; write it as images are named, without registry, tag and digest", term.QuoteName(r.Repository))
 	}
 	if judged := setup.Scopes(k.Config)[registry.Service]; judged != nil {
-		if scopes = judged(scopes); len(scopes) == 0 {
+		if scopes = judged("", scopes); len(scopes) == 0 {
 			return nil, fmt.Errorf("%s is behind no upstream of the gateway (upstreams[].name)", term.QuoteName(r.Repository))
 		}
 	}
