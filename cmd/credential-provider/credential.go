@@ -2,10 +2,12 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"slices"
 	"strings"
 	"time"
@@ -24,6 +26,9 @@ const (
 	// plugin, so that its log gets the reason.
 	readTimeout = 30 * time.Second
 
+	// lookupTimeout is for the names of --by-name, two lookups.
+	lookupTimeout = 10 * time.Second
+
 	// maxTokenSize is in bytes and equals the limit of the token endpoint, so
 	// that a token that is too long fails where its cause is.
 	maxTokenSize = 16 << 10
@@ -38,13 +43,15 @@ const (
 // The messages are fixed texts. An error of encoding/json can hold pieces of
 // the input, and the token is part of the input.
 var (
-	errArguments = errors.New("unexpected arguments: only --registry=HOST[:PORT], --gateway=URL, --certs-dir=DIR, --help and --version are known, each but the first once " +
+	errArguments = errors.New("unexpected arguments: only --registry=HOST[:PORT], --gateway=URL, --certs-dir=DIR, --by-name, --help and --version are known, each but the first once " +
 		"(see args of this provider in the kubelet's CredentialProviderConfig)")
 	errRegistry = errors.New("argument --registry: must be HOST[:PORT], without scheme, path and wildcards " +
 		"(see args of this provider in the kubelet's CredentialProviderConfig)")
 	errGateway = errors.New("argument --gateway: must be https://HOST[:PORT], as gateway.url of Pullpass's configuration " +
 		"(see args of this provider in the kubelet's CredentialProviderConfig)")
 	errCertsDir = errors.New("argument --certs-dir: must be the absolute path of a directory, beside --gateway " +
+		"(see args of this provider in the kubelet's CredentialProviderConfig)")
+	errByName = errors.New("argument --by-name: must be beside --gateway " +
 		"(see args of this provider in the kubelet's CredentialProviderConfig)")
 	errOtherRegistry = errors.New("image of the request: its registry is not one of --registry, and is not given the token " +
 		"(correct matchImages or args of this provider in the kubelet's CredentialProviderConfig)")
@@ -96,6 +103,40 @@ func gatewayError(reason error) error {
 		"no token is given until the file is as pullpass kubelet-config --mirror prints it (see --gateway and --certs-dir of this provider in the kubelet's CredentialProviderConfig)", reason)
 }
 
+// nameError is the error of a registry that CRI-O would ask itself.
+func nameError(reason string) error {
+	return errors.New("name of the image's registry: " + reason + ", so CRI-O would send the pod's token to another host than the gateway; " +
+		"no token is given until the DNS or /etc/hosts of the node have the gateway's addresses for it (see --gateway and --by-name of this provider in the kubelet's CredentialProviderConfig)")
+}
+
+// verifyName returns an error unless the addresses of a registry's host are addresses of the
+// gateway.
+func verifyName(registry, gateway string) error {
+	if registry == defaultHost {
+		registry = "registry-1.docker.io" // which all clients ask
+	}
+	if strings.Contains(registry, ":") {
+		return nameError("has a port, and the gateway has the names of registries at port 443")
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), lookupTimeout)
+	defer cancel()
+	own, err := net.DefaultResolver.LookupHost(ctx, registry)
+	if err != nil {
+		return nameError("cannot be resolved")
+	}
+	host, _, _ := strings.Cut(gateway, ":") // without its port
+	want, err := net.DefaultResolver.LookupHost(ctx, host)
+	if err != nil {
+		return nameError("cannot be compared with the gateway's, which cannot be resolved")
+	}
+	for _, address := range own {
+		if !slices.Contains(want, address) {
+			return nameError("has an address that the gateway's does not have")
+		}
+	}
+	return nil
+}
+
 // respond reads one request and returns the encoded response to it.
 func respond(stdin io.Reader, o options) ([]byte, error) {
 	input, err := readRequest(stdin)
@@ -121,8 +162,13 @@ func respond(stdin io.Reader, o options) ([]byte, error) {
 	// Other programs rewrite containerd's directory: Spegel removes all that is in it. The
 	// gateway itself needs no file to be asked.
 	if _, gateway, _ := strings.Cut(o.gateway, "://"); o.gateway != "" && host != gateway {
-		if err := hoststoml.Verify(cmp.Or(o.certsDir, hoststoml.DefaultDir), o.gateway, host); err != nil {
-			return nil, gatewayError(err)
+		if o.byName {
+			err = verifyName(host, gateway)
+		} else if err = hoststoml.Verify(cmp.Or(o.certsDir, hoststoml.DefaultDir), o.gateway, host); err != nil {
+			err = gatewayError(err)
+		}
+		if err != nil {
+			return nil, err
 		}
 	}
 	output, err := json.Marshal(response{

@@ -5,10 +5,10 @@
 //
 // It is a pass-through: the pod's ServiceAccount token from the request becomes
 // the password of the response, and Pullpass judges that password later, at the
-// registry's token endpoint. So the plugin has no network access and no state, and
-// it decides nothing but which registry host the password is for. Its arguments
-// can only narrow that: to some hosts, and to the time in which containerd asks the
-// gateway in place of the registry.
+// registry's token endpoint. So the plugin has no state, uses the network only to
+// resolve the names of --by-name, and decides nothing but which registry host the
+// password is for. Its arguments can only narrow that: to some hosts, and to the time
+// in which the runtime asks the gateway in place of the registry.
 //
 // It never prints the token except as that password, and its errors quote
 // nothing of the request: the kubelet copies standard error into its own log.
@@ -42,6 +42,8 @@ CredentialProviderResponse to standard output.
                            containerd ask only this gateway
   --certs-dir=DIR          where containerd looks for hosts.toml
                            (default: /etc/containerd/certs.d)
+  --by-name                with CRI-O, which has no hosts.toml: give it only while
+                           the registry's name leads to the gateway alone
   --help                   print this text
   --version                print the version
 
@@ -84,11 +86,16 @@ type options struct {
 	registries []string // empty: matchImages alone decides
 	gateway    string   // empty: the registries are asked themselves
 	certsDir   string
+	byName     bool // the runtime finds the gateway by the registry's name
 }
 
 // parseOptions takes --NAME=VALUE and --NAME VALUE.
 func parseOptions(args []string) (o options, err error) {
 	for i := 0; i < len(args); i++ {
+		if args[i] == "--by-name" && !o.byName {
+			o.byName = true
+			continue
+		}
 		name, value, found := strings.Cut(args[i], "=")
 		if !found {
 			if i++; i == len(args) {
@@ -117,8 +124,11 @@ func parseOptions(args []string) (o options, err error) {
 			return o, errArguments
 		}
 	}
-	if o.certsDir != "" && o.gateway == "" {
+	if o.certsDir != "" && (o.gateway == "" || o.byName) {
 		return o, errCertsDir
+	}
+	if o.byName && o.gateway == "" {
+		return o, errByName
 	}
 	return o, nil
 }

@@ -194,6 +194,33 @@ func TestTokenIsPassedOnlyWhileContainerdAsksTheGateway(t *testing.T) {
 	ask("registry.example.com/app", hoststoml.ErrMissing)
 }
 
+// CRI-O asks whatever host the name leads to. Addresses lead to themselves.
+func TestTokenIsPassedOnlyWhileTheNameLeadsToTheGateway(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct{ gateway, image, want string }{
+		{"https://127.0.0.1", "127.0.0.1/app", ""},
+		{"https://127.0.0.1:8443", "127.0.0.1/app", ""},
+		{"https://localhost", "127.0.0.1/app", ""},
+		{"https://localhost:8443", "localhost:8443/harbor/app", ""}, // the gateway itself
+		{"https://127.0.0.2", "127.0.0.1/app", "has an address that the gateway's does not have"},
+		{"https://127.0.0.1", "127.0.0.1:5000/app", "has a port, and the gateway has the names of registries at port 443"},
+		{"https://127.0.0.1", "[::1]:443/app", "has a port, and the gateway has the names of registries at port 443"},
+		{"https://gateway..example", "127.0.0.1/app", "cannot be compared with the gateway's, which cannot be resolved"},
+		{"https://127.0.0.1", "registry..example.com/app", "cannot be resolved"},
+	} {
+		var stdout, stderr bytes.Buffer
+		code := run([]string{"--gateway=" + test.gateway, "--by-name"}, strings.NewReader(kubeletRequest(test.image)), &stdout, &stderr)
+		switch {
+		case test.want == "":
+			if host, password := decodeAsKubelet(t, stdout.Bytes()); code != 0 || password != token || !strings.HasPrefix(test.image, host+"/") {
+				t.Errorf("%s, %s: exit code %d, %q for %q: %s", test.gateway, test.image, code, password, host, stderr.String())
+			}
+		case code != 1 || stdout.Len() > 0 || stderr.String() != "pullpass-credential-provider: "+nameError(test.want).Error()+"\n":
+			t.Errorf("%s, %s: exit code %d, %q, %q", test.gateway, test.image, code, stdout.String(), stderr.String())
+		}
+	}
+}
+
 // A newer kubelet may add fields to the request.
 func TestUnknownFieldsOfTheRequestAreIgnored(t *testing.T) {
 	t.Parallel()
@@ -245,6 +272,10 @@ func TestRefusals(t *testing.T) {
 		{"directory that is relative", []string{"--gateway=https://gateway.example.com", "--certs-dir=certs.d"}, valid, errCertsDir},
 		{"empty directory", []string{"--gateway=https://gateway.example.com", "--certs-dir="}, valid, errCertsDir},
 		{"directory without a gateway", []string{"--certs-dir=/etc/containerd/certs.d"}, valid, errCertsDir},
+		{"names without a gateway", []string{"--by-name"}, valid, errByName},
+		{"names twice", []string{"--gateway=https://gateway.example.com", "--by-name", "--by-name"}, valid, errArguments},
+		{"names with a value", []string{"--gateway=https://gateway.example.com", "--by-name=true"}, valid, errArguments},
+		{"names and a directory", []string{"--gateway=https://gateway.example.com", "--by-name", "--certs-dir=/a"}, valid, errCertsDir},
 		{"two directories", []string{"--gateway=https://gateway.example.com", "--certs-dir=/a", "--certs-dir=/b"}, valid, errArguments},
 
 		{"other registry", []string{"--registry=other.example.com"}, valid, errOtherRegistry},

@@ -25,7 +25,7 @@ of them, for a file.
 
 --mirror is for the registries behind the gateway (upstreams of the configuration).
 Images keep their names, and a hosts.toml for each registry sends containerd to the
-gateway.
+gateway. CRI-O finds it by the names of the registries.
 
 --lint checks files instead. The kind of a YAML or JSON file selects the checks:
 CredentialProviderConfig, roles and bindings, KubeletConfiguration. config.toml is
@@ -37,7 +37,8 @@ if there is a finding.`,
   pullpass kubelet-config --config pullpass.yaml --registry registry.example.com --lint credential-provider.yaml rbac.yaml hosts.toml
   pullpass kubelet-config --config pullpass.yaml --registry registry.example.com --kubelet-version v1.34.2 --lint /var/lib/kubelet/config.yaml
   pullpass kubelet-config --config pullpass.yaml --mirror ghcr.io --mirror docker.io
-  pullpass kubelet-config --config pullpass.yaml --mirror ghcr.io --part hosts >/etc/containerd/certs.d/ghcr.io/hosts.toml`,
+  pullpass kubelet-config --config pullpass.yaml --mirror ghcr.io --part hosts >/etc/containerd/certs.d/ghcr.io/hosts.toml
+  pullpass kubelet-config --config pullpass.yaml --mirror ghcr.io --cri-o`,
 		Args: func(_ *cobra.Command, files []string) error {
 			switch {
 			case lint && len(files) == 0:
@@ -74,6 +75,7 @@ if there is a finding.`,
 	command.Flags().StringVar(&o.PluginDir, "plugin-dir", "", "directory of the plugin on the nodes (default: "+nodeconfig.DefaultPluginDir+"); with --lint: the directory on this machine to check")
 	command.Flags().StringVar(&o.KubeletVersion, "kubelet-version", "", "version of the nodes' kubelets, as kubectl get nodes prints it; with --lint, also decides whether pods can use images that other pods pulled (default: 1.34 or later)")
 	command.Flags().StringVar(&part, "part", "", "print only this part: "+strictyaml.List(nodeconfig.Parts()))
+	command.Flags().BoolVar(&o.CRIO, "cri-o", false, "the nodes have CRI-O, not containerd: it reads no hosts.toml, and finds the gateway by the names of registries")
 	command.Flags().BoolVar(&lint, "lint", false, "check the files that are named after the flags")
 	command.MarkFlagsMutuallyExclusive("lint", "part")
 	return command

@@ -231,6 +231,7 @@ func printGuidance(cmd *cobra.Command, file, platform string, o nodeconfig.Optio
 	if err != nil {
 		return err
 	}
+	o.CRIO = platform == "openshift"
 	target, err := nodeconfig.NewTarget(cfg, o)
 	if err != nil {
 		return err

@@ -14,7 +14,7 @@ import (
 // they restrict the plugin.
 func (l *linter) args(p *provider) (hosts []string) {
 	args := p.config.Args
-	gateway := false
+	gateway, named := false, false
 	for i := 0; i < len(args); i++ {
 		place := p.at(fmt.Sprintf("args[%d]", i))
 		name, value, found := strings.Cut(args[i], "=")
@@ -24,6 +24,8 @@ func (l *linter) args(p *provider) (hosts []string) {
 			value, found = args[i], true
 		}
 		switch {
+		case args[i] == byName:
+			named = true
 		case !known || !found:
 			l.find(place, "is not known to the plugin, which refuses to work; write --registry=HOST or nothing")
 		case name == "--registry":
@@ -48,6 +50,13 @@ func (l *linter) args(p *provider) (hosts []string) {
 	if l.target.Gateway != "" && !gateway && p.matchesAny(l.target.Registries) {
 		l.find(p.at("args"), "do not name the gateway: if another program removes or rewrites hosts.toml, as Spegel does, the plugin still gives the token, and %s; add --gateway=%s",
 			leak(l.target.Registries[slices.IndexFunc(l.target.Registries, p.matches)]), l.target.Gateway)
+	}
+	if named != l.target.CRIO && gateway {
+		remedy := "remove " + byName + ", or give --cri-o here"
+		if l.target.CRIO {
+			remedy = "add " + byName
+		}
+		l.find(p.at("args"), "are not for the runtime of the nodes, so the plugin compares the wrong thing and gives no token; %s", remedy)
 	}
 	l.guarded = l.guarded || gateway
 	return hosts

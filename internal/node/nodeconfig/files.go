@@ -10,7 +10,7 @@ func (k Target) ProviderFile() ([]byte, error) { return k.file("provider", k.Reg
 
 // HostsFiles returns the hosts.toml of each registry for which the nodes need one. These are
 // registries behind the gateway, with a client certificate, or with a CA. The CA is then in ca.crt
-// in the same directory.
+// in the same directory. For CRI-O, the content is what to do instead, as comments.
 func (k Target) HostsFiles(withCA bool) (map[string][]byte, error) {
 	files := map[string][]byte{}
 	if k.Gateway == "" && !k.Certificate && !withCA {
@@ -40,6 +40,9 @@ func (k Target) file(name, registry string) ([]byte, error) {
 		return nil, err
 	}
 	content := b.Bytes()
+	if k.CRIO && name == hostsPart {
+		return content, nil
+	}
 	for bytes.HasPrefix(content, []byte("#")) {
 		_, content, _ = bytes.Cut(content, []byte("\n"))
 	}

@@ -44,7 +44,7 @@ func gatewayHost(cfg *config.Config) string {
 	return host
 }
 
-// original is the host that containerd asks by default for the images of a registry.
+// original is the host that runtimes ask by default for the images of a registry.
 func original(registry string) string {
 	if registry == "docker.io" {
 		return "registry-1.docker.io"

@@ -23,6 +23,8 @@ const (
 	DefaultPluginDir = "/usr/local/libexec/pullpass"
 	certsDir         = hoststoml.DefaultDir
 
+	byName = "--by-name" // of the plugin
+
 	kubeletPart = "kubelet"
 	hostsPart   = "hosts"
 )
@@ -34,6 +36,7 @@ type Options struct {
 	Service   string   // its audience is preferred; empty: registry, or the service of the gateway
 	Cluster   string   // optional if there is only one
 	PluginDir string   // empty: the default
+	CRIO      bool     // the nodes' runtime is CRI-O, not containerd
 	// KubeletVersion is the version of the nodes, as kubectl get nodes prints it. Empty means
 	// unknown.
 	KubeletVersion string
@@ -48,11 +51,12 @@ type Target struct {
 	Audience    string // the cluster's audience that is printed
 	Certificate bool   // client certificates prove the cluster's callers
 	PluginDir   string // as given; can be empty
+	CRIO        bool   // the nodes' runtime, which finds Gateway by the names of registries
 	Kubelet     kubelet.Version
 }
 
 func NewTarget(cfg *config.Config, o Options) (Target, error) {
-	target := Target{Registries: []string{o.Registry}, Name: o.Registry, PluginDir: o.PluginDir}
+	target := Target{Registries: []string{o.Registry}, Name: o.Registry, PluginDir: o.PluginDir, CRIO: o.CRIO}
 	preferred := o.Registry
 	var err error
 	if o.KubeletVersion != "" {
@@ -107,6 +111,9 @@ func (k Target) args() (args []string) {
 	}
 	if k.Gateway != "" {
 		args = append(args, "--gateway="+k.Gateway)
+		if k.CRIO {
+			args = append(args, byName)
+		}
 	}
 	return args
 }
@@ -139,7 +146,11 @@ func allParts() []part {
 # Let only root write both. A kubelet has one such file: if there is one already, add the provider to it.
 # Next: the flags below, then systemctl restart kubelet.
 {{- if .Kubelet.HasCacheType}} Kubernetes 1.34 or later.{{else}} Kubernetes 1.33, with the feature gate of the part kubelet.{{end}}
-{{- if .Gateway}}
+{{- if and .Gateway .CRIO}}
+#
+# But first the names below, on every node: without them CRI-O asks {{join .Registries " and "}}, and sends the pods' tokens there
+# as passwords. With --gateway and --by-name, the plugin gives no token while a name leads to an address that is not the gateway's.
+{{- else if .Gateway}}
 #
 # But first each hosts.toml below, on every node: without them containerd asks {{join .Registries " and "}},
 # and sends the pods' tokens there as passwords. With --gateway, the plugin gives no token while one of them is missing or says
@@ -215,7 +226,16 @@ featureGates:
 imagePullCredentialsVerificationPolicy: ` + kubelet.AlwaysVerify + `
 {{- end}}
 `},
-		{hostsPart, `# hosts: on every node, save this as {{.CertsDir}}/{{.Registry}}/hosts.toml
+		{hostsPart, `{{if .CRIO}}# hosts: CRI-O reads no hosts.toml. {{if not .Gateway}}On{{else}}Have {{.Asked}} lead to the gateway, in the DNS that the nodes ask or in each node's /etc/hosts:
+# ADDRESS {{.Asked}}
+# CRI-O asks its port 443. gateway.tls has a certificate that is also for {{.Asked}}, by a CA that the nodes have for CRI-O alone. On{{end}} every node:
+# mkdir -p {{.CRIOCerts}}/{{.Registry}}; save the CA there as ca.crt{{if not .Gateway}}, if the node does not trust the certificates anyway{{end}}
+{{- if .Certificate}}
+# The kubelet's certificate, renewed in place, proves to Pullpass which node asks (node.proof of cluster {{.Cluster.Name}}):
+# ln -s ` + KubeletCertificate + ` {{.CRIOCerts}}/{{.Registry}}/client.cert
+# ln -s ` + KubeletCertificate + ` {{.CRIOCerts}}/{{.Registry}}/client.key
+{{- end}}
+{{else}}# hosts: on every node, save this as {{.CertsDir}}/{{.Registry}}/hosts.toml
 # (containerd's registry config_path has to be {{.CertsDir}}). It is read at every pull: nothing to restart.
 {{- if .Gateway}}
 # The gateway is the server, and no mirror: after any error of a mirror containerd asks {{.Registry}}, whose token endpoint
@@ -240,7 +260,7 @@ client = "` + KubeletCertificate + `"
 # pass_upstream_credentials = true
 {{- end}}
 [host] # empty: no mirrors. containerd 1 ignores a file without it
-`},
+{{end}}`},
 	}
 }
 
@@ -258,6 +278,9 @@ func (k Target) judgedParts() (names []string) {
 		if name != hostsPart {
 			names = append(names, name)
 			continue
+		}
+		if k.CRIO {
+			continue // it is no file
 		}
 		for _, registry := range k.Registries {
 			names = append(names, k.hostsOf(registry))
@@ -312,10 +335,10 @@ func (k Target) Write(w io.Writer, name string) error {
 func (k Target) write(w io.Writer, part part, registry string) error {
 	values := struct {
 		Target
-		Registry, Server                  string
-		Args                              []string
-		Plugin, Dir, ConfigFile, CertsDir string
-	}{k, registry, k.server(registry), k.args(), pluginName, cmp.Or(k.PluginDir, DefaultPluginDir), "/etc/pullpass/credential-provider.yaml", certsDir}
+		Registry, Asked, Server                      string
+		Args                                         []string
+		Plugin, Dir, ConfigFile, CertsDir, CRIOCerts string
+	}{k, registry, original(registry), k.server(registry), k.args(), pluginName, cmp.Or(k.PluginDir, DefaultPluginDir), "/etc/pullpass/credential-provider.yaml", certsDir, "/etc/containers/certs.d"}
 	t, err := template.New(part.name).Funcs(template.FuncMap{"list": quotedList, "join": strings.Join}).Parse(part.text)
 	if err != nil {
 		return err

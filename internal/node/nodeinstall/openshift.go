@@ -5,7 +5,11 @@ var openShift = guide{
 	text: `# OpenShift 4.21 or later: /usr is read-only and the Machine Config Operator owns /etc. A MachineConfig each for workers
 # and control plane, with the plugin bind mounted as /usr/libexec/kubelet-image-credential-provider-plugins/{{.Plugin}}
 # The operator restarts the nodes: at most maxUnavailable of their pool at a time.
-# CRI-O reads no hosts.toml: of registries behind the gateway, images have to name the gateway.
+{{- if .Gateway}}
+# The names of registries behind the gateway are for the DNS that the nodes ask: OpenShift itself writes their /etc/hosts.
+{{- end}}
+{{range .Hosts}}#
+{{.}}{{end -}}
 apiVersion: machineconfiguration.openshift.io/v1
 kind: MachineConfig
 metadata:

@@ -1,0 +1,64 @@
+package nodeconfig
+
+import (
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/pullpass/pullpass/internal/test/testkit"
+)
+
+const crioHosts = `# hosts: CRI-O reads no hosts.toml. Have registry-1.docker.io lead to the gateway, in the DNS that the nodes ask or in each node's /etc/hosts:
+# ADDRESS registry-1.docker.io
+# CRI-O asks its port 443. gateway.tls has a certificate that is also for registry-1.docker.io, by a CA that the nodes have for CRI-O alone. On every node:
+# mkdir -p /etc/containers/certs.d/docker.io; save the CA there as ca.crt
+`
+
+func TestNodesWithCRIO(t *testing.T) {
+	t.Parallel()
+	target := testTarget(t, gatewayConfig, Options{Mirrors: []string{"docker.io"}, CRIO: true})
+	if got := string(testkit.Value(target.HostsFiles(false))(t)["docker.io"]); !strings.HasPrefix(got, crioHosts) {
+		t.Errorf("%s", got)
+	}
+	provider := string(testkit.Value(target.ProviderFile())(t))
+	if want := `args: ["--registry=docker.io", "--gateway=https://gateway.example.com", "--by-name"]`; !strings.Contains(provider, want) {
+		t.Errorf("%s is not in\n%s", want, provider)
+	}
+	file := filepath.Join(t.TempDir(), "provider.yaml")
+	lint := func(target Target, content string) (findings []string) {
+		t.Helper()
+		testkit.Write(t, filepath.Dir(file), filepath.Base(file), content)
+		found, remarks := target.Lint(t.Context(), []string{file})
+		for _, f := range found {
+			findings = append(findings, strings.TrimPrefix(f.Error(), file))
+		}
+		if isFile := slices.ContainsFunc(remarks, func(remark string) bool { return strings.Contains(remark, "hosts of docker.io") }); isFile == target.CRIO {
+			t.Errorf("%q", remarks)
+		}
+		return findings
+	}
+	if got := lint(target, provider); len(got) > 0 {
+		t.Errorf("%q", got)
+	}
+	const fault = ":7: providers[0].args: are not for the runtime of the nodes, so the plugin compares the wrong thing and gives no token; "
+	if got := lint(target, strings.Replace(provider, `, "--by-name"`, "", 1)); !slices.Equal(got, []string{fault + "add --by-name"}) {
+		t.Errorf("%q", got)
+	}
+	if got := lint(testTarget(t, gatewayConfig, Options{Mirrors: []string{"docker.io"}}), provider); !slices.Equal(got, []string{fault + "remove --by-name, or give --cri-o here"}) {
+		t.Errorf("%q", got)
+	}
+	direct := testTarget(t, testConfig, Options{Registry: "registry.example.com", CRIO: true})
+	if got := string(testkit.Value(direct.HostsFiles(false))(t)["registry.example.com"]); strings.Contains(got, "ADDRESS") || !strings.HasSuffix(got, `
+# mkdir -p /etc/containers/certs.d/registry.example.com; save the CA there as ca.crt, if the node does not trust the certificates anyway
+# The kubelet's certificate, renewed in place, proves to Pullpass which node asks (node.proof of cluster prod-eu):
+# ln -s /var/lib/kubelet/pki/kubelet-client-current.pem /etc/containers/certs.d/registry.example.com/client.cert
+# ln -s /var/lib/kubelet/pki/kubelet-client-current.pem /etc/containers/certs.d/registry.example.com/client.key
+`) {
+		t.Errorf("%s", got)
+	}
+	direct.Certificate = false
+	if got := testkit.Value(direct.HostsFiles(false))(t); len(got) > 0 {
+		t.Errorf("%q", got)
+	}
+}
