@@ -82,11 +82,16 @@ func startSite(t *testing.T) *site {
 
 func (s *site) start(t *testing.T, name, image string) cluster.Object {
 	t.Helper()
+	return s.startAs(t, name, "web", registryName+"/"+image)
+}
+
+func (s *site) startAs(t *testing.T, name, account, image string) cluster.Object {
+	t.Helper()
 	return s.Create(t, "/api/v1/namespaces/team-a/pods", cluster.Object{
 		"metadata": cluster.Object{"name": name},
 		"spec": cluster.Object{
-			"nodeName": s.node.Name(), "serviceAccountName": "web", "hostNetwork": true, "terminationGracePeriodSeconds": 0,
-			"containers": []cluster.Object{{"name": "web", "image": registryName + "/" + image, "imagePullPolicy": "Always"}},
+			"nodeName": s.node.Name(), "serviceAccountName": account, "hostNetwork": true, "terminationGracePeriodSeconds": 0,
+			"containers": []cluster.Object{{"name": "web", "image": image, "imagePullPolicy": "Always"}},
 		},
 	})
 }

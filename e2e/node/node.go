@@ -164,15 +164,16 @@ func (n *Node) configure(t testing.TB) {
 	t.Helper()
 	ca := testenv.ReadFile(t, n.config.CA.File)
 	hosts := map[string]string{}
-	if n.config.CRIO { // it knows no hosts.toml
-		dir := "/etc/containers/certs.d/" + n.config.Registry
+	for host, flag := range n.registries() {
+		if !n.config.CRIO {
+			hosts[host] = n.print(t, "hosts", flag)
+			continue
+		}
+		dir := "/etc/containers/certs.d/" + host
 		n.view.write(t, dir+"/ca.crt", ca, 0o644)
 		for _, name := range []string{"client.cert", "client.key"} {
 			testenv.Must(t, os.Symlink(clientFile, n.view.path(dir+"/"+name)))
 		}
-	}
-	for host, flag := range n.registries() {
-		hosts[host] = n.print(t, "hosts", flag)
 	}
 	maps.Copy(hosts, n.config.Hosts)
 	for host, content := range hosts {
@@ -209,6 +210,9 @@ func (n *Node) registries() map[string]string {
 // print is a part of what "pullpass kubelet-config" prints for registries.
 func (n *Node) print(t testing.TB, part string, registries ...string) string {
 	t.Helper()
+	if n.config.CRIO {
+		registries = append(registries, "--cri-o")
+	}
 	return n.config.Pullpass.Command(t, "kubelet-config", append(registries, "--part="+part)...)
 }
 

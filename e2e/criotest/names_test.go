@@ -1,0 +1,103 @@
+package criotest
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/pullpass/pullpass/e2e/certs"
+	"github.com/pullpass/pullpass/e2e/cluster"
+	"github.com/pullpass/pullpass/e2e/isolate"
+	"github.com/pullpass/pullpass/e2e/node"
+	"github.com/pullpass/pullpass/e2e/programs"
+	"github.com/pullpass/pullpass/e2e/pullpass"
+	"github.com/pullpass/pullpass/e2e/relay"
+	"github.com/pullpass/pullpass/e2e/testenv"
+	"github.com/pullpass/pullpass/e2e/upstream"
+)
+
+const (
+	upstreamName = "ghcr.io"
+	gatewayName  = "gateway.example.com"
+	gatewayHosts = "127.0.0.1 localhost\n127.0.0.2 " + gatewayName + " " + upstreamName + "\n"
+
+	gatewayPolicy = `apiVersion: pullpass.dev/v1beta1
+kind: AccessPolicy
+rules:
+- name: own-image
+  subjects: [{namespaces: ["*"]}]
+  services: [` + gatewayName + `]
+  allow: [{repositories: ["` + upstreamName + `/{namespace}/{serviceAccount}"], actions: [pull]}]
+`
+)
+
+// CRI-O pulls images behind the gateway under the names that they have in their registry, each pod as its own ServiceAccount.
+func TestImagesKeepTheirNames(t *testing.T) {
+	testenv.Must(t, os.WriteFile("/etc/hosts", []byte(gatewayHosts), 0o644))
+	key, ca := certs.NewRSAKey(t), certs.NewCA(t, "gateway-ca")
+	c := cluster.Start(t, key)
+	c.StartControllers(t, key)
+	access := c.ApplyRBAC(t)
+	registry := upstream.StartToken(t, ca, programs.Distribution(t))
+	s := &site{Cluster: c, proxy: pullpass.StartReady(t, ca, pullpass.Config{
+		Clusters: []pullpass.Cluster{{
+			Name: "prod-eu", Issuer: c.Issuer, Audiences: []string{gatewayName},
+			Discovery:  pullpass.Discovery{CAFile: c.CA.File, TokenFile: access.TokenFile},
+			Kubernetes: pullpass.Kubernetes{KubeconfigFile: access.KubeconfigFile},
+			Node:       pullpass.Node{Proof: pullpass.Proof{Mode: "enforce", Methods: []string{"certificate"}, ClientCAFile: c.CA.File}},
+		}},
+		Policy: gatewayPolicy, Service: gatewayName, Names: []string{gatewayName, upstreamName},
+		GatewayURL: "https://" + gatewayName, Upstreams: []pullpass.Upstream{registry.Setting(upstreamName)},
+	})}
+	relay.Start(t, "127.0.0.2:443", s.proxy.GatewayAddress)
+	for _, repository := range []string{"team-a/web", "team-a/api"} {
+		testenv.Must(t, node.Push(t.Context(), ca.Transport(t), upstream.Username, upstream.Password, registry.Recorder.Host+"/"+repository+":v1", node.Image(t, repository)))
+	}
+	c.Apply(t, s.proxy.Command(t, "kubelet-config", "--mirror="+upstreamName, "--part=rbac"))
+	s.node = node.Start(t, node.Config{Name: "crio", Address: isolate.Addresses()[0], CRIO: true, Cluster: c, Pullpass: s.proxy, Mirrors: []string{upstreamName}, CA: ca})
+	c.CreateNamespace(t, "team-a", nil)
+	for _, account := range []string{"web", "api"} {
+		c.CreateServiceAccount(t, "team-a", account, nil)
+	}
+
+	// At once: each pull has the credential of its own pod.
+	pods := map[string]cluster.Object{}
+	for _, account := range []string{"web", "api"} {
+		for _, image := range []string{"web", "api"} {
+			pods[account+"-"+image] = s.startAs(t, account+"-"+image, account, upstreamName+"/team-a/"+image+":v1")
+		}
+	}
+	for name, pod := range pods {
+		account, image, _ := strings.Cut(name, "-")
+		if account != image {
+			s.awaitEvent(t, pod, "kubelet", "Failed to pull image")
+			s.awaitEvent(t, pod, "pullpass", "no rule for prod-eu/team-a/"+account+" allows pull on "+upstreamName+"/team-a/"+image)
+			continue
+		}
+		s.awaitEvent(t, pod, "kubelet", "Container started")
+		pull := s.proxy.AwaitAudit(t, 0, "the pull of "+name, func(e pullpass.Event) bool {
+			return e.Gateway != nil && e.Gateway.Kind == "manifest" && e.Pod.Name == name && e.Result == "granted"
+		})
+		if pull.Gateway.Repository != upstreamName+"/team-a/"+image || pull.ServiceAccount.Name != account || pull.Pod.UID != pod.UID() {
+			t.Errorf("%+v", pull)
+		}
+	}
+	// The kubelet remembers for whom it pulled, and for nobody else.
+	records := testenv.Value(filepath.Glob(s.node.Path("/var/lib/kubelet/image_manager/pulled/*")))(t)
+	if len(records) != 2 {
+		t.Errorf("records of pulls: %q", records)
+	}
+	for _, file := range records {
+		if record := testenv.ReadFile(t, file); strings.Contains(record, `"nodePodsAccessible":true`) || !strings.Contains(record, `"kubernetesServiceAccounts":[{`) {
+			t.Errorf("%s", record)
+		}
+	}
+	// Where the name leads elsewhere, the pod's token stays on the node: it would be good there, too.
+	relay.Start(t, "127.0.0.3:443", s.proxy.GatewayAddress)
+	testenv.Must(t, os.WriteFile("/etc/hosts", []byte(strings.Replace(gatewayHosts, " "+upstreamName, "\n127.0.0.3 "+upstreamName, 1)), 0o644))
+	s.awaitEvent(t, s.startAs(t, "strayed", "web", upstreamName+"/team-a/web:v1"), "kubelet", "Failed to pull image")
+	if reason := "has an address that the gateway's does not have"; !strings.Contains(s.node.Log(), reason) {
+		t.Errorf("the kubelet does not log %s", reason)
+	}
+}
