@@ -11,10 +11,15 @@ import (
 )
 
 // attempts joins the two requests of one attempt. containerd sends a POST, and after a 400 or 401
-// it repeats the request as GET with Basic (seen with 1.6 and 2.4). Only counters depend on it,
-// never a decision.
+// it repeats the request as GET with Basic (seen with 1.6 and 2.4). Only the limit of the address
+// and counters depend on it.
 type attempts struct {
-	posts *lru.Cache[attemptKey, time.Time] // refused POSTs not yet followed by a GET
+	posts *lru.Cache[attemptKey, refusedPost] // those not yet followed by a GET
+}
+
+type refusedPost struct {
+	at     time.Time
+	reason refusal.Reason
 }
 
 // attemptKey is the same for both halves.
@@ -28,23 +33,26 @@ const (
 	attemptWindow = 10 * time.Second // the GET follows at once; a slow node gets some grace
 )
 
-func newAttempts() *attempts { return &attempts{lru.New[attemptKey, time.Time](attemptBytes, nil)} }
+func newAttempts() *attempts { return &attempts{lru.New[attemptKey, refusedPost](attemptBytes, nil)} }
 
 // failed remembers a refused POST whose credential could be read.
-func (a *attempts) failed(t *tokenRequest, c refusal.Class) {
-	if t.http.Method == http.MethodPost && provesNothing(c) && !t.parsed.Credential.IsZero() {
-		a.posts.Add(attemptKey{t.caller.Address, t.parsed.Credential.Hash()}, t.event.Time)
+func (a *attempts) failed(t *tokenRequest, o outcome) {
+	if t.http.Method == http.MethodPost && provesNothing(o.class) && !t.parsed.Credential.IsZero() {
+		a.posts.Add(attemptKey{t.caller.Address, t.parsed.Credential.Hash()}, refusedPost{t.event.Time, o.reason})
 	}
 }
 
-// repeats reports whether the request is the second half of an attempt. Each
-// refused POST excuses one GET.
-func (a *attempts) repeats(t *tokenRequest) bool {
+// repeated returns why the first half of an attempt was refused, if the request is the second half;
+// empty: it is not. Each refused POST excuses one GET.
+func (a *attempts) repeated(t *tokenRequest) refusal.Reason {
 	if t.http.Method != http.MethodGet || a.posts.Len() == 0 {
-		return false
+		return ""
 	}
 	key := attemptKey{t.caller.Address, t.parsed.Credential.Hash()}
-	at, ok := a.posts.Peek(key)
+	post, ok := a.posts.Peek(key)
 	// Of several GETs at once, only the one that removes the POST is excused.
-	return ok && a.posts.Remove(key) && t.event.Time.Sub(at) < attemptWindow
+	if !ok || !a.posts.Remove(key) || t.event.Time.Sub(post.at) >= attemptWindow {
+		return ""
+	}
+	return post.reason
 }

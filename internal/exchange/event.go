@@ -99,8 +99,8 @@ type Event struct {
 	Client   string `json:"client,omitempty"` // User-Agent
 	ClientID string `json:"clientID,omitempty"`
 	Account  string `json:"account,omitempty"`
-	// Retry marks the GET with which containerd repeats a refused POST. It is the same attempt and
-	// must not be counted again.
+	// Retry marks the GET with which containerd repeats a refused POST, if it is refused for the same
+	// reason. It is the same attempt and must not be counted again.
 	Retry bool `json:"retry,omitempty"`
 
 	Latency float64 `json:"latency"` // seconds

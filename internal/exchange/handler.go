@@ -78,6 +78,7 @@ type tokenRequest struct {
 	parsed   registryauth.Request // zero until it is parsed
 	event    *Event
 	known    *redact.Secrets // see secrets; nil: not needed yet
+	repeats  refusal.Reason  // of the refused POST that it repeats; empty: it repeats none
 	answered bool
 }
 
@@ -148,7 +149,7 @@ func (h *Handler) parse(w http.ResponseWriter, t *tokenRequest) error {
 	}
 	t.parsed.Scopes = h.exchanger.judged(t.http.Host, t.parsed)
 	t.event.request(t.parsed)
-	t.event.Retry = h.attempts.repeats(t)
+	t.repeats = h.attempts.repeated(t)
 	return nil
 }
 
@@ -171,7 +172,7 @@ func (h *Handler) read(w http.ResponseWriter, t *tokenRequest) (registryauth.Req
 // response.
 func (h *Handler) refuse(w http.ResponseWriter, t *tokenRequest, err error) {
 	o := h.fail(t, err)
-	h.attempts.failed(t, o.class)
+	h.attempts.failed(t, o)
 	h.addresses.failed(t, o.class)
 	t.answered = true
 	form := t.parsed.GrantType
@@ -186,6 +187,8 @@ func (h *Handler) refuse(w http.ResponseWriter, t *tokenRequest, err error) {
 func (h *Handler) fail(t *tokenRequest, err error) outcome {
 	o, secrets := classify(err, t.event.ID), t.secrets()
 	t.event.refuse(o)
+	// A GET with another outcome is news: a refused POST must not hide it.
+	t.event.Retry = o.reason != "" && o.reason == t.repeats
 	if o.reason == refusal.InternalError {
 		h.logger.Error("token request failed", "id", t.event.ID, "error", secrets.Message(err.Error()))
 	}

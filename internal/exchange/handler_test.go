@@ -498,6 +498,9 @@ func TestRetryIsOneAttempt(t *testing.T) {
 	if retry(get(bad)) {
 		t.Error("a GET a minute later counts as the same attempt")
 	}
+	if other := post(bad); !retry(with(get(bad), "service", "unknown")) && true {
+		_ = other
+	}
 	good := r.token(t, nil)
 	retry(post(good))
 	if retry(get(good)) {

@@ -104,7 +104,7 @@ type addressLimit struct{ *AddressLimit }
 // check judges a request before its credential is verified and before it enters the queue. It only
 // uses the noted addresses. remembers reports whether a credential was valid before.
 func (l *addressLimit) check(t *tokenRequest, remembers func(registryauth.Request) bool) error {
-	if t.event.Retry {
+	if t.repeats != "" {
 		return nil
 	}
 	wait := l.Wait(Network(t.caller.Address))
@@ -116,7 +116,7 @@ func (l *addressLimit) check(t *tokenRequest, remembers func(registryauth.Reques
 
 // charge takes the cost of a request without a credential from its address.
 func (l *addressLimit) charge(ctx context.Context, t *tokenRequest) error {
-	if t.event.Retry || t.parsed.GrantType != registryauth.GrantAnonymous {
+	if t.repeats != "" || t.parsed.GrantType != registryauth.GrantAnonymous {
 		return nil
 	}
 	if wait := l.Take(ctx, Network(t.caller.Address)); wait > 0 {
@@ -134,7 +134,7 @@ func (l *addressLimit) failed(t *tokenRequest, c refusal.Class) {
 	if !provesNothing(c) {
 		return
 	}
-	if t.event.Retry || t.parsed.GrantType == registryauth.GrantAnonymous {
+	if t.repeats != "" || t.parsed.GrantType == registryauth.GrantAnonymous {
 		return // it was paid for
 	}
 	if from := Network(t.caller.Address); l.Wait(from) <= 0 {

@@ -337,11 +337,11 @@ func (r *resource) refillOne(ctx context.Context, c *claim) bool {
 	switch {
 	case !isMissing():
 		return true
-	case err != nil || found.uid != c.uid || found.claim == nil || found.claim.cost != c.cost:
+	case err != nil || found.object.uid != c.uid || found.object.claim == nil || found.object.claim.cost != c.cost:
 		return false // the watch may be behind
 	}
-	found.claim = c
-	r.objects[c.key] = found
+	found.object.claim = c
+	r.objects[c.key] = found.object
 	r.notify(&c.key)
 	return true
 }

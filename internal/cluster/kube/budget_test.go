@@ -57,7 +57,7 @@ func TestLedger(t *testing.T) {
 				if l.holds(c) == isFull || within[c.uid] == isFull {
 					t.Fatalf("%+v is within the budget: %v, moved %v, want %v", c, l.holds(c), within[c.uid], !isFull)
 				}
-				items[c.uid] = &item{c.key, object{uid: c.uid, claim: c}}
+				items[c.uid] = &item{key: c.key, object: object{uid: c.uid, claim: c}}
 			}
 			for _, i := range items { // in no order
 				listed.add(i)

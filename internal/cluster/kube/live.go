@@ -211,7 +211,10 @@ func (l *live) get(ctx context.Context, f flight) (object, bool, error) {
 	case err != nil:
 		return object{}, false, explain(err, "get", f.resource.name)
 	}
-	return found, f.uid == "" || f.uid == found.uid, nil
+	if f.uid == found.object.uid && !found.ends.IsZero() && !l.now().Before(found.ends) {
+		return object{}, false, nil
+	}
+	return found.object, f.uid == "" || f.uid == found.object.uid, nil
 }
 
 // isAbsent distinguishes "the object does not exist" from any other 404. A load balancer or a wrong

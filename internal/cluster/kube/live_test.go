@@ -117,6 +117,56 @@ func TestDeleted(t *testing.T) {
 	})
 }
 
+// A finalizer keeps a deleted object for as long as its owner likes, and the API server issues tokens for it. It refuses them a
+// minute after the deletion, or after the end of a pod's grace period.
+func TestDeletedButKeptByAFinalizer(t *testing.T) {
+	t.Parallel()
+	for _, deleted := range []string{"serviceaccounts/web", "pods/web-1"} {
+		for _, watched := range []bool{true, false} {
+			t.Run(fmt.Sprint(deleted, " ", watched), func(t *testing.T) {
+				testkit.Bubble(t, func(t *testing.T) {
+					s := newAPIServer(team()...)
+					c := newTestCluster(t, s, ClusterConfig{PodChecks: true})
+					if watched {
+						run(t, c)
+					}
+					kind, name, _ := strings.Cut(deleted, "/")
+					s.Merge(kind, "team-a", name, kubetest.Object{"metadata": kubetest.Object{"deletionTimestamp": time.Now().Add(30 * time.Second).UTC().Format(time.RFC3339)}})
+					synctest.Wait()
+					time.Sleep(89 * time.Second)
+					if _, err := c.Lookup(t.Context(), webPod(), nil); err != nil {
+						t.Errorf("a second before: %v", err)
+					}
+					time.Sleep(time.Second)
+					if _, err := c.Lookup(t.Context(), webPod(), nil); !isGone(err) {
+						t.Errorf("%v", err)
+					}
+					// Another object of the name counts for its own tokens.
+					s.Remove(kind, "team-a", name)
+					s.put(thing{resource: kind, namespace: "team-a", name: name, uid: "uid-again"})
+					synctest.Wait()
+					id := webPod()
+					if kind == "pods" {
+						id.Kubernetes.Pod.UID = "uid-again"
+					} else {
+						id.Kubernetes.ServiceAccount.UID = "uid-again"
+					}
+					if _, err := c.Lookup(t.Context(), id, nil); err != nil {
+						t.Errorf("the next of the name: %v", err)
+					}
+					if watched {
+						for _, r := range []*resource{c.pods, c.accounts.Load().resource} {
+							if len(r.ending) > 0 {
+								t.Errorf("%v are remembered", r.ending)
+							}
+						}
+					}
+				})
+			})
+		}
+	}
+}
+
 func TestGoneMemoryIsBounded(t *testing.T) {
 	testkit.Bubble(t, func(t *testing.T) {
 		c := newTestCluster(t, newAPIServer(team()...), ClusterConfig{PodChecks: true})

@@ -33,6 +33,9 @@ const (
 	// maxWatchOverrun is how long a watch may last after its agreed end. A middlebox that drops all
 	// packets must not keep deleted objects alive.
 	maxWatchOverrun = 30 * time.Second
+	// deletionLeeway is how long after its deletionTimestamp the API server still accepts the tokens
+	// of an object that a finalizer keeps (DefaultLeeway in k8s.io/kubernetes/pkg/serviceaccount).
+	deletionLeeway = time.Minute
 )
 
 // resource holds the kept data of all objects of a resource. A reflector keeps it up to date. It is
@@ -74,6 +77,7 @@ type resource struct {
 	mu        sync.RWMutex
 	objects   map[objectKey]object // nil until synced, empty if slim
 	uids      uids
+	ending    ending
 	ledgers   ledgers            // of objects
 	missing   fair.Queue[*claim] // within the budget again after their data was dropped
 	streaming bool               // the current list is a stream
@@ -87,7 +91,7 @@ type resource struct {
 
 // newResource completes a resource, which is filled from source.
 func newResource(r *resource) *resource {
-	r.synced, r.refill = make(chan struct{}), make(chan struct{}, 1)
+	r.synced, r.refill, r.ending = make(chan struct{}), make(chan struct{}, 1), ending{}
 	r.pages.List = r.source.ListWithContext
 	return r
 }
@@ -114,27 +118,46 @@ func (r *resource) confirm(namespace, name, uid string) (object, bool) {
 		key, want := digestOf(namespace, name), digestOf("", uid)
 		r.mu.RLock()
 		defer r.mu.RUnlock()
-		return object{uid: uid}, r.uids[key] == want
+		return object{uid: uid}, r.uids[key] == want && !r.ending.ended(uid, r.now)
 	}
-	found, ok := r.find(namespace, name)
-	return found, ok && found.uid == uid
+	key := objectKey{unique.Make(namespace), name}
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	found := r.objects[key]
+	return found, found.uid == uid && !r.ending.ended(uid, r.now)
+}
+
+// ending holds the objects that are being deleted: UIDs, and when their tokens end. A finalizer may
+// keep such an object forever.
+type ending map[string]time.Time
+
+// put notes an object; zero: it is not being deleted.
+func (e ending) put(uid string, at time.Time) {
+	if !at.IsZero() {
+		e[uid] = at
+	}
+}
+
+func (e ending) ended(uid string, now func() time.Time) bool {
+	at, ok := e[uid]
+	return ok && !now().Before(at)
 }
 
 // get asks the API server. Without a resourceVersion, the API server reads from a quorum of etcd.
 // So an object that is not found does not exist.
-func (r *resource) get(ctx context.Context, namespace, name string) (object, error) {
+func (r *resource) get(ctx context.Context, namespace, name string) (*item, error) {
 	found, err := r.fetch(pages.Bound(ctx, maxGetBytes), namespace, name)
 	if err != nil {
-		return object{}, err
+		return nil, err
 	}
 	i, err := r.convert(found)
 	if err != nil {
-		return object{}, err
+		return nil, err
 	}
 	if asked := (objectKey{unique.Make(namespace), name}); i.key != asked {
-		return object{}, fmt.Errorf("the API server sent %s when asked for %s", join(found.GetNamespace(), found.GetName()), join(namespace, name))
+		return nil, fmt.Errorf("the API server sent %s when asked for %s", join(found.GetNamespace(), found.GetName()), join(namespace, name))
 	}
-	return i.object, nil
+	return i, nil
 }
 
 // reflect keeps the objects up to date until ctx ends.
@@ -199,6 +222,7 @@ func (r *resource) cause(ctx context.Context) error {
 type item struct {
 	key    objectKey
 	object object
+	ends   time.Time // when tokens of the object end; zero: it is not being deleted
 }
 
 func (*item) GetObjectKind() schema.ObjectKind { return schema.EmptyObjectKind }
@@ -217,7 +241,11 @@ func (r *resource) convert(value any) (*item, error) {
 	}
 	kept := r.keep(from)
 	kept.uid = string(from.GetUID())
-	return &item{key, kept}, nil
+	i := &item{key: key, object: kept}
+	if deleted := from.GetDeletionTimestamp(); deleted != nil {
+		i.ends = deleted.Add(deletionLeeway)
+	}
+	return i, nil
 }
 
 // keyOf rejects an object without an identity. API servers do not send such objects, but a
@@ -389,6 +417,7 @@ func (s *store) Add(value any) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r := (*resource)(s)
+	r.ending.put(i.object.uid, i.ends)
 	if r.heard = r.now(); r.slim {
 		r.uids.put(i.key, i.object.uid)
 		return nil
@@ -415,6 +444,7 @@ func (s *store) Delete(value any) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r := (*resource)(s)
+	delete(r.ending, string(from.GetUID()))
 	if r.heard = r.now(); r.slim {
 		r.uids.remove(key)
 		return nil
@@ -442,25 +472,26 @@ func (s *store) Bookmark(string) error {
 
 // Replace stores all objects of a list, which are already converted.
 func (s *store) Replace(values []any, _ string) error {
-	objects, known := map[objectKey]object{}, uids{}
+	objects, known, ends := map[objectKey]object{}, uids{}, ending{}
 	if s.slim {
 		known = make(uids, len(values))
 	} else {
 		objects = make(map[objectKey]object, len(values))
 	}
 	for _, value := range values {
-		switch i, ok := value.(*item); {
-		case !ok:
+		i, ok := value.(*item)
+		if !ok {
 			return fmt.Errorf("a %T is among %s", value, s.name)
-		case s.slim:
+		}
+		if ends.put(i.object.uid, i.ends); s.slim {
 			known.put(i.key, i.object.uid)
-		default:
+		} else {
 			objects[i.key] = i.object
 		}
 	}
 	s.mu.Lock()
 	first := s.objects == nil
-	s.objects, s.uids, s.stream = objects, known, nil
+	s.objects, s.uids, s.ending, s.stream = objects, known, ends, nil
 	(*resource)(s).settleAll()
 	s.heard = s.now()
 	(*resource)(s).notify(nil)

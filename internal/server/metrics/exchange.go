@@ -2,7 +2,6 @@ package metrics
 
 import (
 	"cmp"
-	"net/http"
 	"strings"
 	"time"
 
@@ -113,7 +112,7 @@ func (m *Metrics) Record(event *exchange.Event) {
 		m.gateway(event)
 		return
 	}
-	if event.Retry && event.Status >= http.StatusBadRequest {
+	if event.Retry {
 		return // containerd repeats a refused POST as a GET: one attempt, refused once
 	}
 	result := string(event.Result)

@@ -89,7 +89,7 @@ func TestMetricsCountARepeatedRefusalOnce(t *testing.T) {
 	m := testMetrics(Sources{})
 	m.Record(&exchange.Event{Result: exchange.ResultRefused, Status: 401, Reason: "token_legacy", Cluster: "prod-eu", GrantType: "password"})
 	m.Record(&exchange.Event{Result: exchange.ResultRefused, Status: 401, Reason: "token_legacy", Cluster: "prod-eu", GrantType: "basic", Retry: true})
-	m.Record(&exchange.Event{Result: exchange.ResultGranted, Status: 200, Cluster: "prod-eu", GrantType: "basic", Retry: true})
+	m.Record(&exchange.Event{Result: exchange.ResultGranted, Status: 200, Cluster: "prod-eu", GrantType: "basic"})
 	expectMetrics(t, m, `
 pullpass_exchanges_total{cluster="prod-eu",grant_type="basic",reason="",result="granted",service="unknown"} 1
 pullpass_exchanges_total{cluster="prod-eu",grant_type="password",reason="token_legacy",result="refused",service="unknown"} 1
