@@ -70,6 +70,24 @@ type Images struct {
 	Policy string // imagePullCredentialsVerificationPolicy; empty: not set
 }
 
+// GateOf returns the setting of a feature gate in a value of --feature-gates; nil: it has none. The last
+// one counts.
+func GateOf(value, gate string) (on *bool) {
+	for pair := range strings.SplitSeq(value, ",") {
+		if key, text, _ := strings.Cut(pair, "="); strings.TrimSpace(key) == gate {
+			is := IsOn(strings.TrimSpace(text))
+			on = &is
+		}
+	}
+	return on
+}
+
+// IsOn reads the value of a feature gate. The kubelet does not start with one that is not boolean.
+func IsOn(text string) bool {
+	on, err := strconv.ParseBool(text)
+	return err == nil && on
+}
+
 // Sharing says which pods may use an image without a request to the registry.
 type Sharing int
 

@@ -48,9 +48,9 @@ func (l *linter) flags(name string, data []byte) {
 					if strings.EqualFold(gate, kubelet.TokenGate+"=false") {
 						l.find(at(name, i+1, flag), "switches the tokens off (%s); remove it", gate)
 					}
-					if key, value, _ := strings.Cut(gate, "="); key == kubelet.VerifyGate {
-						l.setGate(at(name, i+1, flag), value)
-					}
+				}
+				if on := kubelet.GateOf(value, kubelet.VerifyGate); on != nil {
+					l.setGate(at(name, i+1, flag), *on)
 				}
 			}
 		}
@@ -65,8 +65,7 @@ func (l *linter) flags(name string, data []byte) {
 	}
 }
 
-func (l *linter) setGate(p place, value string) {
-	on := strings.EqualFold(value, "true")
+func (l *linter) setGate(p place, on bool) {
 	l.images.Gate, l.images.gate = &on, p
 	if !on {
 		l.find(p, "is false: any pod of the node may use an image that another's ServiceAccount pulled; remove it")
@@ -83,7 +82,7 @@ func (l *linter) kubeletConfiguration(d *document) {
 			l.find(d.at(field+kubelet.TokenGate), "is false: the kubelet refuses tokenAttributes; remove it")
 		}
 		if n := strictyaml.Field(gates, kubelet.VerifyGate); n != nil {
-			l.setGate(d.at(field+kubelet.VerifyGate), n.Value)
+			l.setGate(d.at(field+kubelet.VerifyGate), kubelet.IsOn(n.Value))
 		}
 	}
 	const policy = "imagePullCredentialsVerificationPolicy"

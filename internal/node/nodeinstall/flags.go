@@ -76,7 +76,8 @@ func (s flagSource) flagsOfOthers(tree *hostfs.Tree, file string, ours []string,
 		}
 	}
 	if v.override(ofUnit); s.form == formRancher {
-		return rancherFlags(tree, file, ofUnit)
+		v, _, err = rancherFlags(tree, file, ofUnit)
+		return v, err
 	}
 	content, err := readIfThere(tree, file)
 	if err != nil {
@@ -95,12 +96,12 @@ func (s flagSource) flagsOfOthers(tree *hostfs.Tree, file string, ours []string,
 
 // rancherFlags reads the files of k3s or RKE2, except ours, in their order. A kubelet-arg replaces
 // those of earlier files, and kubelet-arg+ adds to them. They override the flags of k3s and RKE2
-// themselves, which are in files and in the command.
-func rancherFlags(tree *hostfs.Tree, ours string, ofCommand flagValues) (v flagValues, err error) {
+// themselves, which are in files and in the command. The arguments are all flags of the kubelet.
+func rancherFlags(tree *hostfs.Tree, ours string, ofCommand flagValues) (v flagValues, arguments []string, err error) {
 	dir := path.Dir(ours)
 	names, err := tree.Names(dir)
 	if err != nil {
-		return v, err
+		return v, nil, err
 	}
 	files := []string{strings.TrimSuffix(dir, ".d")}
 	for _, base := range names {
@@ -109,24 +110,23 @@ func rancherFlags(tree *hostfs.Tree, ours string, ofCommand flagValues) (v flagV
 			files = append(files, name)
 		}
 	}
-	var arguments []string
 	for _, file := range files {
 		content, err := readIfThere(tree, file)
 		if err != nil {
-			return v, err
+			return v, nil, err
 		}
 		root, _, err := strictyaml.Parse(content, maxFileBytes)
 		if errors.Is(err, strictyaml.ErrEmpty) {
 			continue
 		}
 		if err != nil {
-			return v, fmt.Errorf("%s: is not YAML: %w; correct it", tree.Path(file), err)
+			return v, nil, fmt.Errorf("%s: is not YAML: %w; correct it", tree.Path(file), err)
 		}
 		if root.Kind != yaml.MappingNode {
-			return v, fmt.Errorf("%s: is not a YAML mapping; correct it", tree.Path(file))
+			return v, nil, fmt.Errorf("%s: is not a YAML mapping; correct it", tree.Path(file))
 		}
 		if err := isRancherFile(root, rancherName(ours), tree.Path(file)); err != nil {
-			return v, err
+			return v, nil, err
 		}
 		var flags []string
 		for _, flag := range []string{configFlag, pluginsFlag} {
@@ -144,23 +144,23 @@ func rancherFlags(tree *hostfs.Tree, ours string, ofCommand flagValues) (v flagV
 			}
 			if key == "kubelet-arg" {
 				if file > ours {
-					return v, fmt.Errorf("%w: kubelet-arg in %s replaces that of %s, which is read before; write kubelet-arg+", ErrProfile, tree.Path(file), tree.Path(ours))
+					return v, nil, fmt.Errorf("%w: kubelet-arg in %s replaces that of %s, which is read before; write kubelet-arg+", ErrProfile, tree.Path(file), tree.Path(ours))
 				}
 				arguments = nil
 			}
 			for _, argument := range append(slices.Clone(n.Content), n) {
 				value := strictyaml.Resolve(argument).Value // a list has none
 				if err := isRancherRuntime(tree, rancherName(ours), value, tree.Path(file)); err != nil {
-					return v, err
+					return v, nil, err
 				}
 				switch name, _, _ := strings.Cut(value, "="); {
 				case !hasProviderFlag(name):
 				case file > ours:
-					return v, fmt.Errorf("%w: %s in %s has %s, which counts more than that of %s, which is read before; move it to an earlier file", ErrProfile, key, tree.Path(file), term.QuoteValue(name), tree.Path(ours))
+					return v, nil, fmt.Errorf("%w: %s in %s has %s, which counts more than that of %s, which is read before; move it to an earlier file", ErrProfile, key, tree.Path(file), term.QuoteValue(name), tree.Path(ours))
 				case strings.HasSuffix(name, "+"), strings.HasSuffix(name, "-"):
-					return v, fmt.Errorf("%w: %s in %s has %s=, which adds to other values or removes them; write the flag without the last character", ErrProfile, key, tree.Path(file), term.QuoteValue(name))
+					return v, nil, fmt.Errorf("%w: %s in %s has %s=, which adds to other values or removes them; write the flag without the last character", ErrProfile, key, tree.Path(file), term.QuoteValue(name))
 				case strings.Contains(name, "_"): // k3s and RKE2 sort flags, and an underscore is behind a hyphen
-					return v, fmt.Errorf("%w: %s in %s has %s, which counts more than the flag with hyphens; write it with hyphens", ErrProfile, key, tree.Path(file), term.QuoteValue(name))
+					return v, nil, fmt.Errorf("%w: %s in %s has %s, which counts more than the flag with hyphens; write it with hyphens", ErrProfile, key, tree.Path(file), term.QuoteValue(name))
 				}
 				arguments = append(arguments, rancherArgument(value))
 			}
@@ -168,7 +168,7 @@ func rancherFlags(tree *hostfs.Tree, ours string, ofCommand flagValues) (v flagV
 	}
 	v.override(ofCommand)
 	v.take(arguments)
-	return v, nil
+	return v, arguments, nil
 }
 
 // rancherName is k3s or rke2, by the path of our file.

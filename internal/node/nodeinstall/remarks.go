@@ -1,9 +1,11 @@
 package nodeinstall
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
+	"iter"
 	"path"
 	"slices"
 	"strings"
@@ -26,14 +28,18 @@ func (i *Installer) Remarks(d Desired) (remarks []string, err error) {
 	if err != nil {
 		return nil, err
 	}
-	images, err := p.images(i.tree)
+	unit, err := p.unit(i.tree)
 	if err != nil {
 		return nil, err
 	}
-	if shared := version.Shared(images); shared >= kubelet.AllShared {
-		place := "its KubeletConfiguration"
-		if len(p.settings) > 0 {
-			place = strings.Join(p.settings, " and ")
+	settings, err := p.imageSettings(i.tree, unit)
+	if err != nil {
+		return nil, err
+	}
+	if shared := version.Shared(settings.Images); shared >= kubelet.AllShared {
+		place := cmp.Or(strings.Join(settings.places, " and "), "its KubeletConfiguration")
+		if shared == kubelet.AllShared && settings.isOffByFlag {
+			place = fmt.Sprintf("--feature-gates with %s=false, in %s or a file that it reads, counts more than %s; remove it there", kubelet.VerifyGate, unit, place)
 		}
 		remarks = append(remarks, fmt.Sprintf("kubelet %s (%s): %s", version, place, version.Consequence(shared)))
 	}
@@ -52,26 +58,81 @@ func (i *Installer) Remarks(d Desired) (remarks []string, err error) {
 	return remarks, nil
 }
 
-// images returns the settings for images in the node's KubeletConfiguration. It ignores flags,
-// which could override them.
-func (p profile) images(tree *hostfs.Tree) (images kubelet.Images, err error) {
-	contents, err := contentsOf(tree, p.settings)
-	for _, content := range contents {
-		root, _, parseErr := strictyaml.Parse(content, maxFileBytes)
-		if parseErr != nil {
-			continue // the kubelet would not run with it
-		}
-		value, _ := strictyaml.Value(root)
-		settings, _ := value.(map[string]any)
-		gates, _ := settings["featureGates"].(map[string]any)
-		if on, ok := gates[kubelet.VerifyGate].(bool); ok {
-			images.Gate = &on
-		}
-		if policy, ok := settings["imagePullCredentialsVerificationPolicy"].(string); ok {
-			images.Policy = policy
+// imageSettings are the kubelet's settings for images that are already on the node.
+type imageSettings struct {
+	kubelet.Images
+	places      []string // of its KubeletConfiguration
+	isOffByFlag bool     // a flag has Gate
+}
+
+// imageSettings returns the settings in the order in which the kubelet reads them: its file, the files
+// that are merged into it, and its flags. Without flags for the files, the profile's count.
+func (p profile) imageSettings(tree *hostfs.Tree, unit string) (s imageSettings, err error) {
+	flags, err := p.kubeletFlags(tree, unit)
+	if err != nil {
+		return s, err
+	}
+	var gate *bool
+	var files, dirs []string
+	for _, name := range p.settings {
+		if path.Ext(name) == ".d" {
+			dirs = append(dirs, name)
+		} else {
+			files = append(files, name)
 		}
 	}
-	return images, err
+	for name, value := range named(flags) {
+		var place []string
+		if value != "" {
+			place = []string{path.Join("/", value)} // where systemd starts a unit
+		}
+		switch name {
+		case settingsFlags[0]:
+			files = place
+		case settingsFlags[1]:
+			dirs = place
+		case gatesFlag:
+			if on := kubelet.GateOf(value, kubelet.VerifyGate); on != nil {
+				gate = on
+			}
+		}
+	}
+	s.places = slices.Concat(files, dirs)
+	for _, dir := range dirs {
+		in, err := dropIns(tree, dir)
+		if err != nil {
+			return s, err
+		}
+		files = append(files, in...)
+	}
+	for _, file := range files {
+		content, err := readIfThere(tree, file)
+		if err != nil {
+			return s, err
+		}
+		s.take(content)
+	}
+	if gate != nil {
+		s.Gate, s.isOffByFlag = gate, !*gate
+	}
+	return s, nil
+}
+
+// take takes the settings of a KubeletConfiguration.
+func (s *imageSettings) take(content []byte) {
+	root, _, err := strictyaml.Parse(content, maxFileBytes)
+	if err != nil {
+		return // the kubelet would not run with it
+	}
+	value, _ := strictyaml.Value(root)
+	settings, _ := value.(map[string]any)
+	gates, _ := settings["featureGates"].(map[string]any)
+	if on, ok := gates[kubelet.VerifyGate].(bool); ok {
+		s.Gate = &on
+	}
+	if policy, ok := settings["imagePullCredentialsVerificationPolicy"].(string); ok {
+		s.Policy = policy
+	}
 }
 
 // The kubelet's flags for the programs that pull images, the same in its KubeletConfiguration, and the
@@ -81,6 +142,8 @@ var (
 	endpointSettings = []string{"containerRuntimeEndpoint", "imageServiceEndpoint"}
 	settingsFlags    = []string{"--config", "--config-dir"}
 )
+
+const gatesFlag = "--feature-gates"
 
 // asksContainerd returns an error if the kubelet gives credentials for images to another program than
 // containerd, SOCI's for example. It reads no hosts.toml, and would send tokens to the registry itself.
@@ -94,12 +157,8 @@ func (p profile) asksContainerd(tree *hostfs.Tree, unit, flagFile string) error 
 	if err != nil {
 		return err
 	}
-	for i, flag := range flags {
-		name, value, found := strings.Cut(flag, "=")
-		if !found && i+1 < len(flags) {
-			value = flags[i+1]
-		}
-		switch name = strings.ReplaceAll(name, "_", "-"); {
+	for name, value := range named(flags) {
+		switch {
 		case slices.Contains(endpointFlags, name) && !isContainerd(value):
 			return notContainerd(name+" of the kubelet", value)
 		case slices.Contains(settingsFlags, name):
@@ -109,6 +168,42 @@ func (p profile) asksContainerd(tree *hostfs.Tree, unit, flagFile string) error 
 		}
 	}
 	return nil
+}
+
+// named returns flags, with hyphens, and their values. k3s and RKE2 add a value with a + behind the name.
+func named(flags []string) iter.Seq2[string, string] {
+	return func(yield func(name, value string) bool) {
+		for i, flag := range flags {
+			name, value, found := strings.Cut(flag, "=")
+			if !found && i+1 < len(flags) {
+				value = flags[i+1]
+			}
+			if !yield(strings.TrimRight(strings.ReplaceAll(name, "_", "-"), "+"), value) {
+				return
+			}
+		}
+	}
+}
+
+// kubeletFlags returns the words that can be flags of the kubelet, in its order.
+func (p profile) kubeletFlags(tree *hostfs.Tree, unit string) ([]string, error) {
+	flagFile, err := p.flagFile(tree)
+	if err != nil {
+		return nil, err
+	}
+	if p.flags.form != formRancher {
+		return p.kubeletWords(tree, unit, flagFile)
+	}
+	c, err := commandOf(tree, unit)
+	if err != nil {
+		return nil, err
+	}
+	v, ofCommand, err := c.flagsOfRancher(flagFile)
+	if err != nil {
+		return nil, err
+	}
+	_, ofFiles, err := rancherFlags(tree, flagFile, v)
+	return append(ofFiles, ofCommand...), err
 }
 
 // kubeletWords returns the words that can be flags of the kubelet, in its file, in the unit, and in what
@@ -132,19 +227,40 @@ func (p profile) kubeletWords(tree *hostfs.Tree, unit, flagFile string) (all []s
 		return nil, err
 	}
 	texts, err := c.texts("")
-	for _, text := range texts {
-		all = append(all, wordsOfScript(text)...)
+	if err != nil {
+		return nil, err
 	}
-	return all, err
+	for _, word := range c.start {
+		all = append(all, wordsOfScript(texts[word])...)
+	}
+	if c.program() == "kubelet" {
+		return all, nil
+	}
+	for _, source := range append(slices.Clone(p.flags.before), p.flags) { // a script may read the files itself
+		file := source.files[0]
+		if source.variable == p.flags.variable {
+			file = flagFile
+		}
+		content, err := readIfThere(tree, file)
+		if err != nil {
+			return nil, err
+		}
+		flags, err := edit{Form: source.form, Variable: source.variable}.flags(content)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", tree.Path(file), err)
+		}
+		all = append(all, flags...)
+	}
+	return all, nil
 }
 
-// wordsOfScript returns the endpoints in a text, wherever they are in it, as flags, and the files of
-// settings that it names.
+// wordsOfScript returns the endpoints and feature gates in a text, wherever they are in it, as flags, and
+// the files of settings that it names.
 func wordsOfScript(text string) (flags []string) {
 	names := strings.ReplaceAll(text, "_", "-")
 	isEnd := func(r rune) bool { return strings.ContainsRune(" \t\n\r\\\"';()}|&", r) }
-	for _, flag := range slices.Concat(endpointFlags, settingsFlags) {
-		isEndpoint := slices.Contains(endpointFlags, flag)
+	for _, flag := range slices.Concat(endpointFlags, settingsFlags, []string{gatesFlag}) {
+		isPath := slices.Contains(settingsFlags, flag)
 		for at := 0; ; {
 			i := strings.Index(names[at:], flag)
 			if i < 0 {
@@ -159,7 +275,7 @@ func wordsOfScript(text string) (flags []string) {
 			if end := strings.IndexFunc(value, isEnd); end >= 0 {
 				value = value[:end]
 			}
-			if isEndpoint || path.IsAbs(value) {
+			if !isPath || path.IsAbs(value) {
 				flags = append(flags, flag+"="+value)
 			}
 		}
@@ -182,16 +298,10 @@ func settingsAskContainerd(tree *hostfs.Tree, flag, name string) error {
 	if err != nil {
 		return err
 	}
-	if mode.IsDir() { // the kubelet reads *.conf, at any depth
-		in, err := tree.Names(name)
-		for _, base := range in {
-			inner := path.Join(name, base)
-			mode, modeErr := tree.Mode(inner)
-			switch {
-			case err != nil:
-			case modeErr != nil:
-				err = modeErr
-			case mode.IsDir() || path.Ext(base) == ".conf":
+	if mode.IsDir() {
+		in, err := dropIns(tree, name)
+		for _, inner := range in {
+			if err == nil {
 				err = settingsAskContainerd(tree, flag, inner)
 			}
 		}
@@ -218,6 +328,32 @@ func settingsAskContainerd(tree *hostfs.Tree, flag, name string) error {
 	return nil
 }
 
+// dropIns returns the files of a directory that the kubelet merges into its settings, in its order: *.conf,
+// at any depth.
+func dropIns(tree *hostfs.Tree, dir string) (files []string, err error) {
+	names, err := tree.Names(dir)
+	if err != nil {
+		return nil, err
+	}
+	for _, base := range names {
+		name := path.Join(dir, base)
+		mode, err := tree.Mode(name)
+		switch {
+		case err != nil:
+			return nil, err
+		case mode.IsDir():
+			inner, err := dropIns(tree, name)
+			if err != nil {
+				return nil, err
+			}
+			files = append(files, inner...)
+		case path.Ext(base) == ".conf":
+			files = append(files, name)
+		}
+	}
+	return files, nil
+}
+
 // isContainerd reports whether an endpoint is that of a platform's containerd.
 func isContainerd(endpoint string) bool {
 	return slices.Contains([]string{
@@ -228,32 +364,6 @@ func isContainerd(endpoint string) bool {
 func notContainerd(setting, endpoint string) error {
 	return fmt.Errorf("%w: %s is %s, which is not the platform's containerd: it reads no hosts.toml, and would send tokens to the registry itself; leave it out, or name images by the gateway's own name (docs/how-to/kubelet.md)",
 		ErrProfile, setting, term.QuoteValue(endpoint))
-}
-
-// contentsOf returns the contents of files, and of the files in directories, whose names end with
-// .d. A missing file is empty.
-func contentsOf(tree *hostfs.Tree, names []string) (contents [][]byte, err error) {
-	for _, name := range names {
-		files := []string{name}
-		if path.Ext(name) == ".d" {
-			in, err := tree.Names(name)
-			if err != nil {
-				return nil, err
-			}
-			files = nil
-			for _, base := range in {
-				files = append(files, path.Join(name, base))
-			}
-		}
-		for _, file := range files {
-			content, err := readIfThere(tree, file)
-			if err != nil {
-				return nil, err
-			}
-			contents = append(contents, content)
-		}
-	}
-	return contents, nil
 }
 
 // containerdSettings returns the settings of the node's containerd.

@@ -51,6 +51,10 @@ func TestRemarks(t *testing.T) {
 		upgrade = "kubelets of 1.34 and later do not start without it"
 		list    = "config_path of containerd is a list (/etc/containerd/certs.d:/etc/docker/certs.d)"
 		on      = "kind: KubeletConfiguration\nfeatureGates: {KubeletEnsureSecretPulledImages: true}\n"
+		off     = "--feature-gates=Other=true,KubeletEnsureSecretPulledImages=false"
+		flag    = "(--feature-gates with KubeletEnsureSecretPulledImages=false, in "
+		never   = "imagePullCredentialsVerificationPolicy: NeverVerify\n"
+		options = "etc/default/kubelet"
 	)
 	for name, test := range map[string]struct {
 		platform, version string
@@ -75,6 +79,53 @@ func TestRemarks(t *testing.T) {
 			h.put("etc/kubernetes/kubelet/config.json", `{"imagePullCredentialsVerificationPolicy": "NeverVerify"}`)
 			h.put("etc/kubernetes/kubelet/config.json.d/10.json", `{}`)
 		}, []string{"(/etc/kubernetes/kubelet/config.json and /etc/kubernetes/kubelet/config.json.d): "}},
+		"a flag, over the file": {"kubeadm", "v1.36.2", func(h *host) {
+			h.put("var/lib/kubelet/config.yaml", on)
+			h.put(options, "KUBELET_EXTRA_ARGS=\""+off+"\"\n")
+		}, []string{flag + "kubelet.service or a file that it reads, counts more than /var/lib/kubelet/config.yaml; remove it there"}},
+		"a flag of kubeadm": {"kubeadm", "v1.36.2", func(h *host) { h.put("var/lib/kubelet/kubeadm-flags.env", "KUBELET_KUBEADM_ARGS=\""+off+"\"\n") }, []string{flag}},
+		"a flag that others follow": {"kubeadm", "v1.36.2", func(h *host) {
+			h.put(options, "KUBELET_EXTRA_ARGS=\""+off+" --feature_gates KubeletEnsureSecretPulledImages=1\"\n")
+		}, nil},
+		"a flag that is on": {"kubeadm", "v1.34.2", func(h *host) {
+			h.put(options, "KUBELET_EXTRA_ARGS=--feature-gates=KubeletEnsureSecretPulledImages=true\n")
+		}, nil},
+		"a flag of a script": {"kubeadm", "v1.36.2", func(h *host) {
+			h.put(dropIn, "[Service]\nExecStart=\nExecStart=/opt/run\n")
+			h.put("opt/run", "#!/bin/sh\nexec kubelet "+off+"\n")
+		}, []string{flag}},
+		"a flag that a script takes": {"kubeadm", "v1.36.2", func(h *host) {
+			h.put(dropIn, "[Service]\nExecStart=\nExecStart=/opt/run\n")
+			h.put("opt/run", "#!/bin/sh\nexec kubelet $KUBELET_EXTRA_ARGS\n")
+			h.put(options, "KUBELET_EXTRA_ARGS=\""+off+"\"\n")
+		}, []string{flag}},
+		"a flag of k3s": {"k3s", "v1.36.2", func(h *host) {
+			h.put("etc/rancher/k3s/config.yaml", "kubelet-arg: ['"+strings.Replace(off[2:], "=", "+=", 1)+"']\n")
+		}, []string{flag}},
+		"a flag in k3s's unit": {"k3s", "v1.36.2", func(h *host) {
+			h.put("etc/systemd/system/k3s-agent.service", "[Service]\nExecStart=/usr/local/bin/k3s agent --kubelet-arg="+off[2:]+"\n")
+		}, []string{flag}},
+		"a flag of MicroK8s":    {"microk8s", "v1.36.2", func(h *host) { h.put("var/snap/microk8s/current/args/kubelet", off+"\n") }, []string{flag}},
+		"a flag, whatever 1.33": {"kubeadm", "v1.33.5", func(h *host) { h.put(options, "KUBELET_EXTRA_ARGS="+off+"\n") }, []string{"(/var/lib/kubelet/config.yaml): ", upgrade}},
+		"another file": {"kubeadm", "v1.36.2", func(h *host) {
+			h.put(options, "KUBELET_EXTRA_ARGS=--config=/opt/kubelet.yaml\n")
+			h.put("opt/kubelet.yaml", never)
+		}, []string{"(/opt/kubelet.yaml): "}},
+		"another file, and not the profile's": {"kubeadm", "v1.36.2", func(h *host) {
+			h.put(options, "KUBELET_EXTRA_ARGS=--config=/opt/kubelet.yaml\n")
+			h.put("var/lib/kubelet/config.yaml", never)
+		}, nil},
+		"files that are merged": {"kubeadm", "v1.36.2", func(h *host) {
+			h.put(options, "KUBELET_EXTRA_ARGS=--config-dir=/opt/kubelet\n")
+			h.put("var/lib/kubelet/config.yaml", on)
+			h.put("opt/kubelet/10.conf", strings.Replace(on, "true", "false", 1))
+		}, []string{"(/var/lib/kubelet/config.yaml and /opt/kubelet): "}},
+		"files that are merged, in their order": {"kubeadm", "v1.36.2", func(h *host) {
+			h.put(options, "KUBELET_EXTRA_ARGS=--config-dir=/opt/kubelet\n")
+			h.put("opt/kubelet/10.conf", never)
+			h.put("opt/kubelet/20/a.conf", strings.Replace(never, "Never", "Always", 1))
+			h.put("opt/kubelet/30.yaml", never)
+		}, nil},
 		"without a known file": {"microk8s", "v1.34.2", nil, []string{"(its KubeletConfiguration): "}},
 		"in a directory":       {"k3s", "v1.34.2+k3s1", func(h *host) { h.put("var/lib/rancher/k3s/agent/etc/kubelet.conf.d/50-images.conf", on) }, nil},
 		"in JSON": {"eks", "v1.34.2", func(h *host) {

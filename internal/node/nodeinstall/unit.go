@@ -324,7 +324,8 @@ func (s flagSource) flagsOfUnit(tree *hostfs.Tree, unit, file string, ours []str
 		return v, err
 	}
 	if s.form == formRancher {
-		return c.flagsOfRancher(file)
+		v, _, err = c.flagsOfRancher(file)
+		return v, err
 	}
 	if name := c.program(); name != "" && (!path.IsAbs(strings.TrimLeft(c.start[0], commandPrefixes)) || name == "env") {
 		return v, fmt.Errorf("%w: ExecStart of %s does not name the path of its program (%s), whose flags are not seen here; write the path", ErrProfile, unit, term.QuoteValue(c.start[0]))
@@ -519,26 +520,26 @@ func (s flagSource) flagsOfCommand(c command) (v flagValues, err error) {
 }
 
 // flagsOfRancher returns the provider flags of k3s and RKE2 themselves in their command, as their
-// installation scripts write it. A kubelet-arg there comes behind those of all files.
-func (c command) flagsOfRancher(file string) (v flagValues, err error) {
+// installation scripts write it, and the flags of the kubelet there. They come behind those of all files.
+func (c command) flagsOfRancher(file string) (v flagValues, arguments []string, err error) {
 	config, rancher := strings.TrimSuffix(path.Dir(file), ".d"), rancherName(file)
 	if err := c.isItself(rancher); err != nil {
-		return v, err
+		return v, nil, err
 	}
 	words, _, err := c.words("")
 	if err != nil {
-		return v, err
+		return v, nil, err
 	}
 	other, err := c.value(strings.ToUpper(rancher) + "_CONFIG_FILE")
 	if err != nil {
-		return v, err
+		return v, nil, err
 	}
 	dataDir, err := c.value(strings.ToUpper(rancher) + "_DATA_DIR")
 	if err == nil {
 		err = isOwnContainerd(rancher, "data-dir", dataDir, "the environment of "+c.unit)
 	}
 	if err != nil {
-		return v, err
+		return v, nil, err
 	}
 	for i, word := range words {
 		if strings.HasPrefix(word, "-") {
@@ -546,7 +547,6 @@ func (c command) flagsOfRancher(file string) (v flagValues, err error) {
 		}
 	}
 	v.take(words)
-	var arguments []string
 	for i, word := range words {
 		name, value, found := strings.Cut(word, "=")
 		switch {
@@ -559,23 +559,23 @@ func (c command) flagsOfRancher(file string) (v flagValues, err error) {
 		case "--kubelet-arg":
 			arguments = append(arguments, rancherArgument(value))
 			if err := isRancherRuntime(c.tree, rancher, value, "ExecStart of "+c.unit); err != nil {
-				return v, err
+				return v, nil, err
 			}
 		case "--config", "--c":
 			other = value
 		}
 		if setting, isFlag := strings.CutPrefix(name, "--"); isFlag {
 			if err := isOwnContainerd(rancher, setting, value, "ExecStart of "+c.unit); err != nil {
-				return v, err
+				return v, nil, err
 			}
 		}
 	}
 	if other != "" && other != config {
-		return v, fmt.Errorf("%w: %s reads %s in place of %s, and so not %s; move its settings to %s", ErrProfile, c.unit, c.tree.Path(other), c.tree.Path(config), c.tree.Path(file), c.tree.Path(config))
+		return v, nil, fmt.Errorf("%w: %s reads %s in place of %s, and so not %s; move its settings to %s", ErrProfile, c.unit, c.tree.Path(other), c.tree.Path(config), c.tree.Path(file), c.tree.Path(config))
 	}
 	var later flagValues
 	if later.take(arguments); later != (flagValues{}) {
-		return v, fmt.Errorf("%w: ExecStart of %s has %s or %s as a --kubelet-arg, where it counts more than in files; move it to kubelet-arg in %s", ErrProfile, c.unit, configFlag, pluginsFlag, c.tree.Path(config))
+		return v, nil, fmt.Errorf("%w: ExecStart of %s has %s or %s as a --kubelet-arg, where it counts more than in files; move it to kubelet-arg in %s", ErrProfile, c.unit, configFlag, pluginsFlag, c.tree.Path(config))
 	}
-	return v, nil
+	return v, arguments, nil
 }
