@@ -76,6 +76,9 @@ func (o *nodeOptions) desired(ctx context.Context, kubeletVersion string) (d nod
 		return d, err
 	}
 	d.KubeletVersion, d.Client = kubeletVersion, nodeconfig.KubeletCertificate
+	if target.Gateway == "" {
+		d.Registry, d.LintHosts = target.Registries[0], target.LintHosts
+	}
 	if d.Provider, err = target.ProviderFile(); err != nil {
 		return d, err
 	}

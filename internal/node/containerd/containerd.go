@@ -1,6 +1,7 @@
 package containerd
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"path"
@@ -175,6 +176,12 @@ func (s *Settings) take(f file, version int) error {
 	}
 	return nil
 }
+
+// defaultPath is the config_path of containerd 2 without one.
+const defaultPath = "/etc/containerd/certs.d:/etc/docker/certs.d"
+
+// Dirs returns the directories in which containerd looks for a registry, in its order.
+func (s Settings) Dirs() []string { return strings.Split(cmp.Or(s.ConfigPath, defaultPath), ":") }
 
 // Dir returns the first directory, which takes precedence if it has the registry.
 func (s Settings) Dir() string {

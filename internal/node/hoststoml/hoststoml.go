@@ -37,11 +37,23 @@ var (
 // Server returns the URL that containerd must ask for the images of a registry.
 func Server(gateway, registry string) string { return gateway + "/v2/" + registry }
 
-// Path returns the file that containerd reads for a registry, below a directory in its config_path.
-// containerd prefers HOST_PORT_ to HOST:PORT.
-func Path(dir, registry string) string {
+// AnyRegistry is the directory that containerd reads for registries without one.
+const AnyRegistry = "_default"
+
+// Directories returns the names of a registry's directories in config_path. containerd reads the first one
+// that exists: it prefers HOST_PORT_ to HOST:PORT.
+func Directories(registry string) []string {
+	names := []string{registry}
 	if i := strings.LastIndexByte(registry, ':'); i > 0 {
-		preferred := filepath.Join(dir, registry[:i]+"_"+registry[i+1:]+"_")
+		names = []string{registry[:i] + "_" + registry[i+1:] + "_", registry}
+	}
+	return names
+}
+
+// Path returns the file that containerd reads for a registry, below a directory in its config_path.
+func Path(dir, registry string) string {
+	if names := Directories(registry); len(names) > 1 {
+		preferred := filepath.Join(dir, names[0])
 		if _, err := os.Stat(preferred); !errors.Is(err, fs.ErrNotExist) {
 			return filepath.Join(preferred, "hosts.toml")
 		}

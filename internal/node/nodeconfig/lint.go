@@ -99,6 +99,13 @@ func (k Target) Lint(ctx context.Context, files []string) (findings []error, rem
 	return l.result(), remarks
 }
 
+// LintHosts judges one hosts.toml that containerd reads for the registry.
+func (k Target) LintHosts(name string, content []byte) []error {
+	l := &linter{target: k, files: []string{name}, judged: map[string]bool{}}
+	l.hosts(name, content)
+	return l.result()
+}
+
 func (l *linter) find(p place, format string, args ...any) {
 	if d := p.document; d != nil {
 		if d.isSettled(p.field) {

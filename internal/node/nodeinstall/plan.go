@@ -27,6 +27,9 @@ type Desired struct {
 	Hosts          map[string][]byte // hosts.toml by registry
 	Client         string            // the certificate that they name as the kubelet's, whatever the platform's path; empty: none
 	CA             []byte            // certificates that they name as ca.crt; empty: none
+
+	Registry  string                                    // that containerd asks itself; empty: the gateway stands in for all
+	LintHosts func(name string, content []byte) []error // judges a hosts.toml of others for Registry; nil: none is judged
 }
 
 // Plan is the work to be done on a node.

@@ -14,6 +14,7 @@ import (
 	"github.com/pullpass/pullpass/internal/base/term"
 	"github.com/pullpass/pullpass/internal/node/containerd"
 	"github.com/pullpass/pullpass/internal/node/hostfs"
+	"github.com/pullpass/pullpass/internal/node/hoststoml"
 	"github.com/pullpass/pullpass/internal/node/kubelet"
 )
 
@@ -55,8 +56,59 @@ func (i *Installer) Remarks(d Desired) (remarks []string, err error) {
 			remarks = append(remarks, listProblem(c))
 		}
 	}
+	if d.LintHosts != nil {
+		remarks = append(remarks, p.hostsOfOthers(i.tree, d)...)
+	}
 	return remarks, nil
 }
+
+// hostsOfOthers returns what is wrong with the hosts.toml of others that containerd reads for the registry.
+// A registry that containerd asks itself needs no such file, so nothing else would show where a mirror in it
+// sends the pods' tokens.
+func (p profile) hostsOfOthers(tree *hostfs.Tree, d Desired) (remarks []string) {
+	name, content, err := p.hostsFile(tree, d)
+	switch {
+	case err == nil && content == nil:
+		return nil
+	case err != nil:
+		return []string{fmt.Sprintf("%v; so it is not known to whom containerd offers the pods' tokens for %s, correct this", err, d.Registry)}
+	}
+	for _, finding := range d.LintHosts(tree.Path(name), content) {
+		remark := fmt.Sprintf("for %s, containerd reads %v", d.Registry, finding)
+		if path.Base(path.Dir(name)) == hoststoml.AnyRegistry {
+			remark += fmt.Sprintf("; if other registries need the file as it is, write %s for this one (pullpass kubelet-config --part hosts)", tree.Path(path.Join(path.Dir(path.Dir(name)), d.Registry, hostsName)))
+		}
+		remarks = append(remarks, remark)
+	}
+	return remarks
+}
+
+// hostsFile returns the file that containerd reads for the registry after apply, unless it is ours or there
+// is none. containerd takes the first directory that exists, also without the file.
+func (p profile) hostsFile(tree *hostfs.Tree, d Desired) (name string, content []byte, err error) {
+	c, err := p.containerdSettings(tree)
+	if err != nil {
+		return "", nil, err
+	}
+	for i, root := range c.Dirs() {
+		root = snapPaths.Replace(root)
+		for _, base := range append(hoststoml.Directories(d.Registry), hoststoml.AnyRegistry) {
+			if i == 0 && base == d.Registry && d.Hosts[d.Registry] != nil {
+				return "", nil, nil
+			}
+			dir := path.Join(root, base)
+			if _, err := tree.Mode(dir); errors.Is(err, fs.ErrNotExist) {
+				continue
+			}
+			name = path.Join(dir, hostsName)
+			content, err = readIfThere(tree, name)
+			return name, content, err
+		}
+	}
+	return "", nil, nil
+}
+
+const hostsName = "hosts.toml"
 
 // imageSettings are the kubelet's settings for images that are already on the node.
 type imageSettings struct {

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pullpass/pullpass/internal/node/nodeconfig"
 	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
@@ -155,6 +156,56 @@ func TestRemarks(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A registry that containerd asks itself has no hosts.toml of ours, but others can have written one.
+func TestHostsOfOthers(t *testing.T) {
+	t.Parallel()
+	const (
+		registry = "registry.example.com:5000"
+		certs    = "etc/containerd/certs.d/"
+		mirror   = "server = \"https://" + registry + "\"\n[host.\"http://mirror.example:5000\"]\nskip_verify = true\n"
+		clear    = "hosts.toml:2: host: sends the pod's token in the clear"
+		another  = "hosts.toml:2: host: is another registry than " + registry + " (\"mirror.example:5000\"), and containerd offers the pod's token to it too; remove it"
+		forOne   = "/etc/containerd/certs.d/" + registry + "/hosts.toml for this one"
+	)
+	for name, test := range map[string]struct {
+		files map[string]string
+		hosts []byte
+		want  []string
+	}{
+		"none":               {nil, nil, nil},
+		"its own":            {map[string]string{certs + registry + "/hosts.toml": mirror}, nil, []string{registry + "/" + clear, registry + "/" + another}},
+		"with underscores":   {map[string]string{certs + "registry.example.com_5000_/hosts.toml": mirror, certs + registry + "/x": ""}, nil, []string{"_5000_/" + clear, "_5000_/" + another}},
+		"of any registry":    {map[string]string{certs + "_default/hosts.toml": mirror}, nil, []string{forOne, forOne}},
+		"of another":         {map[string]string{certs + "other.example.com/hosts.toml": mirror}, nil, nil},
+		"a directory alone":  {map[string]string{certs + "_default/hosts.toml": mirror, certs + registry + "/ca.crt": ""}, nil, nil},
+		"without a mirror":   {map[string]string{certs + registry + "/hosts.toml": "server = \"https://" + registry + "\"\n[host]\n"}, nil, nil},
+		"ours":               {map[string]string{certs + "_default/hosts.toml": mirror}, []byte(testHosts), nil},
+		"before ours":        {map[string]string{certs + "registry.example.com_5000_/hosts.toml": mirror}, []byte(testHosts), []string{clear, another}},
+		"the default":        {map[string]string{"etc/containerd/config.toml": "version = 3\n", "etc/docker/certs.d/" + registry + "/hosts.toml": mirror}, nil, []string{clear, another}},
+		"of a file, unknown": {map[string]string{"etc/containerd/config.toml": "version"}, nil, []string{"so it is not known to whom"}},
+	} {
+		h := newHost(t, "kubeadm")
+		for file, content := range test.files {
+			h.put(file, content)
+		}
+		d := desired("v1.36.2")
+		d.Registry, d.LintHosts, d.Hosts = registry, nodeconfig.Target{Registries: []string{registry}}.LintHosts, nil
+		if test.hosts != nil {
+			d.Hosts = map[string][]byte{registry: test.hosts}
+		}
+		got, err := h.Remarks(d)
+		if err != nil || len(got) != len(test.want) {
+			t.Errorf("%s: %q, %v", name, got, err)
+			continue
+		}
+		for i := range got {
+			if !strings.Contains(got[i], test.want[i]) {
+				t.Errorf("%s: %q, want %q", name, got[i], test.want[i])
+			}
+		}
 	}
 }
 
