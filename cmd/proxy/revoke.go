@@ -144,7 +144,7 @@ func (o *revokeOptions) flags(command *cobra.Command) {
 	flags := command.Flags()
 	flags.StringArrayVar(&o.configs, "config", nil, "configuration file; repeat it for regions with a Redis each (required)")
 	requireFlags(command, "config")
-	flags.StringVar(&o.tokenID, "token-id", "", "one token: its jti, as in the audit log, with or without JTI=")
+	flags.StringVar(&o.tokenID, "token-id", "", "one token: its jti, as in the audit log: credentialID, or gateway.tokenID of one for the gateway. One for a registry (issuedID) works until it ends")
 	flags.StringVar(&o.podUID, "pod-uid", "", "all tokens of a pod, by its UID")
 	flags.StringVar(&o.serviceAccount, "service-account", "", "all tokens of a ServiceAccount: CLUSTER/NAMESPACE/NAME")
 	flags.StringVar(&o.node, "node", "", "all tokens that name a node: CLUSTER/NAME")
@@ -217,14 +217,17 @@ func (o *revokeOptions) change(ctx context.Context, file string, do revocationCh
 func (o *revokeOptions) target(cfg *config.Config) (state.Target, error) {
 	switch {
 	case o.tokenID != "":
-		id := strings.TrimPrefix(o.tokenID, "JTI=")
+		id := o.tokenID
+		if len(id) >= 4 && strings.EqualFold(id[:4], "JTI=") {
+			id = id[4:]
+		}
 		if !names.IsTokenID(id) {
 			return state.Target{}, errors.New("--token-id: not a valid token id; write the jti, as in the audit log")
 		}
 		return state.Target{Kind: state.TargetToken, Name: id}, nil
 	case o.podUID != "":
-		if !names.IsUID(o.podUID) || strings.Contains(o.podUID, "/") {
-			return state.Target{}, fmt.Errorf("--pod-uid %s: not a valid UID; write the metadata.uid of the pod", term.QuoteValue(o.podUID))
+		if !names.IsUID(o.podUID) || strings.Contains(o.podUID, "/") || o.podUID != strings.ToLower(o.podUID) {
+			return state.Target{}, fmt.Errorf("--pod-uid %s: not a valid UID; write the metadata.uid of the pod, in lower case", term.QuoteValue(o.podUID))
 		}
 		return state.Target{Kind: state.TargetPod, Name: o.podUID}, nil
 	case o.serviceAccount != "":

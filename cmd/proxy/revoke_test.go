@@ -30,6 +30,7 @@ func TestRevokeRefusesImpossibleTargets(t *testing.T) {
 		"--node prod/a/b":                     "is not CLUSTER/NAME",
 		"--pod-uid x y":                       `"x y": not a valid UID`,
 		"--pod-uid prod/team-a/web-0":         "not a valid UID",
+		"--pod-uid 63EF7A8C-1d81":             "not a valid UID",
 		"--pod-uid " + token[:129]:            "not a valid UID",
 		"--project github":                    `--project "github" is not IDENTITY/ID`,
 		"--project github/":                   "is not IDENTITY/ID",
@@ -53,7 +54,7 @@ func TestRevokeRefusesImpossibleTargets(t *testing.T) {
 		}
 	}
 	for _, target := range []string{
-		"--service-account prod/team-a/web.7", "--node prod/worker-1.example.com", "--pod-uid da2e7a3c-63e8-4855-9874-2073194456f5", "--token-id JTI=63ef7a8c",
+		"--service-account prod/team-a/web.7", "--node prod/worker-1.example.com", "--pod-uid da2e7a3c-63e8-4855-9874-2073194456f5", "--token-id jti=63ef7a8c",
 		"--project github/42", "--run github/1001", "--project mesh/spiffe://mesh.example.com/team-a/web", "--token-id JTI=sha256:0a1b",
 	} {
 		flag, value, _ := strings.Cut(target, " ")

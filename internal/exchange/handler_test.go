@@ -5,8 +5,10 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
+	"io"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"reflect"
 	"strings"
 	"testing"
@@ -498,10 +500,16 @@ func TestRetryIsOneAttempt(t *testing.T) {
 	if retry(get(bad)) {
 		t.Error("a GET a minute later counts as the same attempt")
 	}
-	if other := post(bad); !retry(with(get(bad), "service", "unknown")) && true {
-		_ = other
-	}
 	good := r.token(t, nil)
+	unknown := post(good)
+	unknown.Body = io.NopCloser(strings.NewReader(url.Values{"grant_type": {"password"}, "service": {"unknown"}, "password": {good}, "username": {"x"}}.Encode()))
+	unknown.ContentLength = -1
+	if retry(unknown); r.lastEvent(t, requests).Reason != "service_unknown" {
+		t.Fatalf("%+v", r.lastEvent(t, requests))
+	}
+	if retry(get(good)) {
+		t.Error("a POST hides a GET with another outcome")
+	}
 	retry(post(good))
 	if retry(get(good)) {
 		t.Error("a granted POST excuses a GET")

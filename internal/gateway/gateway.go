@@ -249,18 +249,21 @@ func (h *Handler) revoked(q *request) error {
 	return nil
 }
 
-// revocationOf returns the revocation of a bearer, or nil.
+// revocationOf returns the revocation of a bearer, of the credential that its token was issued for,
+// or of the token itself; nil: none.
 func (h *Handler) revocationOf(b *bearer) (*exchange.Revocation, error) {
-	if b.holder == nil {
-		return nil, nil
+	ids := []*oidc.Identity{{TokenID: b.tokenID}}
+	if b.holder != nil {
+		if ids = append(ids, b.identity); b.holder.PushCredential != "" {
+			ids = append(ids, &oidc.Identity{TokenID: b.holder.PushCredential})
+		}
 	}
-	revocation, err := h.Revocations.Revoked(b.identity)
-	if push := b.holder.PushCredential; err == nil && revocation == nil && push != "" {
-		of := *b.identity
-		of.TokenID = push
-		revocation, err = h.Revocations.Revoked(&of)
+	for _, id := range ids {
+		if revocation, err := h.Revocations.Revoked(id); revocation != nil || err != nil {
+			return revocation, err
+		}
 	}
-	return revocation, err
+	return nil, nil
 }
 
 func revokedBy(revocation *exchange.Revocation) *rejection {

@@ -258,21 +258,25 @@ func TestRevocationsOfPushes(t *testing.T) {
 		isRevoked bool
 		err       error
 	}{
-		{"neither", revocationsBy{"own": nil, "push": nil}, "push", false, nil},
-		{"the token", revocationsBy{"push": nil}, "push", true, nil},
-		{"the credential", revocationsBy{"own": nil}, "push", true, nil},
-		{"no credential", revocationsBy{"own": nil}, "", false, nil},
-		{"the first is not known", revocationsBy{"own": lost, "push": nil}, "push", false, lost},
-		{"the second is not known", revocationsBy{"own": nil, "push": lost}, "push", false, lost},
+		{"neither", revocationsBy{"gateway": nil, "own": nil, "push": nil}, "push", false, nil},
+		{"the token", revocationsBy{"gateway": nil, "push": nil}, "push", true, nil},
+		{"the credential", revocationsBy{"gateway": nil, "own": nil}, "push", true, nil},
+		{"no credential", revocationsBy{"own": nil, "gateway": nil}, "", false, nil},
+		{"the token for the gateway", revocationsBy{"own": nil, "push": nil}, "push", true, nil},
+		{"the first is not known", revocationsBy{"gateway": nil, "own": lost, "push": nil}, "push", false, lost},
+		{"the second is not known", revocationsBy{"gateway": nil, "own": nil, "push": lost}, "push", false, lost},
 	} {
 		h := &Handler{Config: Config{Revocations: test.answers}}
-		b := &bearer{holder: &registryauth.Holder{PushCredential: test.push}, identity: &oidc.Identity{TokenID: "own"}}
+		b := &bearer{tokenID: "gateway", holder: &registryauth.Holder{PushCredential: test.push}, identity: &oidc.Identity{TokenID: "own"}}
 		if got, err := h.revocationOf(b); (got != nil) != test.isRevoked || !errors.Is(err, test.err) {
 			t.Errorf("%s: %v, %v", test.what, got, err)
 		}
 	}
-	if got, err := (&Handler{}).revocationOf(&bearer{}); got != nil || err != nil {
-		t.Errorf("anonymous: %v, %v", got, err)
+	h := &Handler{Config: Config{Revocations: revocationsBy{"known": nil}}}
+	for id, isRevoked := range map[string]bool{"known": false, "other": true} {
+		if got, err := h.revocationOf(&bearer{tokenID: id}); (got != nil) != isRevoked || err != nil {
+			t.Errorf("anonymous: %v, %v", got, err)
+		}
 	}
 }
 

@@ -72,7 +72,10 @@ func CheckFiles(cfg *config.Config, insecureHTTP bool) (faults []error, warnings
 	note(err)
 	for i := range cfg.Registries {
 		// keys init or serve makes managed keys, so missing keys are not a fault.
-		_, err := setup.NewSigningKeys(&cfg.Registries[i], logger)
+		keys, err := setup.NewSigningKeys(&cfg.Registries[i], logger)
+		if err == nil {
+			err = keys.Reload()
+		}
 		noteContent(err)
 	}
 	_, err = setup.NewAssertions(cfg, logger)

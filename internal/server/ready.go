@@ -174,8 +174,10 @@ func checkRedis(status state.RedisStatus, list state.RevocationsStatus) []check 
 	switch {
 	case list.Read.IsZero():
 		c.Message = "the list of revocations has not been read yet, so nothing is granted"
-	case !c.Healthy:
+	case !status.Healthy:
 		c.Message = "limits count for this replica alone, and the list of revocations is that of " + list.Read.UTC().Format(time.RFC3339)
+	case !c.Healthy:
+		c.Message = "the list of revocations was last read whole at " + list.Read.UTC().Format(time.RFC3339)
 	}
 	switch {
 	case c.Healthy:

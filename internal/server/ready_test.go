@@ -3,12 +3,14 @@ package server
 import (
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/pullpass/pullpass/internal/config"
+	"github.com/pullpass/pullpass/internal/state"
 	"github.com/pullpass/pullpass/internal/test/pkitest"
 	"github.com/pullpass/pullpass/internal/test/testkit"
 )
@@ -67,5 +69,48 @@ func TestReadinessOfSigningKeys(t *testing.T) {
 	testkit.Must(t, p.service.reloadConfig())
 	if c := p.service.current.Load().checkSigningKeys()[0]; !c.Healthy || !strings.Contains(c.Message, " ends at ") {
 		t.Errorf("%+v", c)
+	}
+}
+
+// Limits are shared while Redis answers, whatever an entry of its list says.
+func TestUnreadableRevocationsSayNothingOfLimits(t *testing.T) {
+	t.Parallel()
+	read := time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
+	for _, test := range []struct {
+		status  state.RedisStatus
+		failure string
+		want    string
+	}{
+		{state.RedisStatus{Healthy: true}, "", ""},
+		{state.RedisStatus{Healthy: true}, "an entry cannot be read", "the list of revocations was last read whole at 2026-03-04T05:06:07Z: an entry cannot be read"},
+		{state.RedisStatus{LastFailure: "no route"}, "no route", "limits count for this replica alone, and the list of revocations is that of 2026-03-04T05:06:07Z: no route"},
+	} {
+		got := checkRedis(test.status, state.RevocationsStatus{Read: read, LastFailure: test.failure})[0]
+		if got.Message != test.want || got.Healthy != (test.want == "") {
+			t.Errorf("%+v, want %q", got, test.want)
+		}
+	}
+}
+
+// A key that is cut off is a fault; none at all is not.
+func TestCheckReadsManagedKeys(t *testing.T) {
+	t.Parallel()
+	p := startService(t, "")
+	cfg := p.service.current.Load().cfg
+	dir := cfg.Registries[0].Signing.ManagedDir
+	keys := testkit.Value(filepath.Glob(filepath.Join(dir, "*.json")))(t)
+	if len(keys) == 0 {
+		t.Fatal("no keys")
+	}
+	if faults, _ := CheckFiles(cfg, false); len(faults) > 0 {
+		t.Errorf("%v", faults)
+	}
+	testkit.Must(t, os.Truncate(keys[0], 10))
+	if faults, _ := CheckFiles(cfg, false); len(faults) == 0 || !strings.Contains(faults[0].Error(), "the file is damaged: restore it or remove it") {
+		t.Errorf("%v", faults)
+	}
+	testkit.Must(t, os.RemoveAll(dir))
+	if faults, _ := CheckFiles(cfg, false); len(faults) > 0 {
+		t.Errorf("%v", faults)
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"testing"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/rest"
 
@@ -73,7 +74,7 @@ func newServer(t *testing.T, answers map[string]any) *server {
 		w.Header().Set("Content-Type", "application/json")
 		if status, failed := answer.(int); failed {
 			w.WriteHeader(status)
-			fmt.Fprintf(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","code":%d,"reason":"Forbidden","message":"refused here"}`, status)
+			fmt.Fprintf(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","code":%d,"reason":%q,"message":"refused here"}`, status, strings.ReplaceAll(http.StatusText(status), " ", ""))
 			return
 		}
 		_ = json.NewEncoder(w).Encode(answer)
@@ -190,6 +191,35 @@ func TestMissing(t *testing.T) {
 		const last = `"resourceAttributes":{"namespace":"a","verb":"patch","group":"pullpass.dev","resource":"accesspolicies","subresource":"status","name":"b"}`
 		if !test.fails && !strings.Contains(s.got[path], last) {
 			t.Errorf("asked %s", s.got[path])
+		}
+	}
+}
+
+func TestUnserved(t *testing.T) {
+	t.Parallel()
+	const path = "GET /apis/pullpass.dev/v1beta1"
+	served := func(names ...string) any {
+		list := metav1.APIResourceList{}
+		for _, name := range names {
+			list.APIResources = append(list.APIResources, metav1.APIResource{Name: name})
+		}
+		return list
+	}
+	for _, test := range []struct {
+		answer any
+		want   string
+		fails  bool
+	}{
+		{served("accesspolicies", "accesspolicies/status", "repositoryaccesses"), "[]", false},
+		{served("accesspolicies/status", "repositoryaccesses"), "[accesspolicies]", false},
+		{http.StatusNotFound, "[accesspolicies repositoryaccesses]", false},
+		{http.StatusForbidden, "[]", true},
+		{"text", "[]", true},
+	} {
+		s := newServer(t, map[string]any{path: test.answer})
+		unserved, err := s.cluster(t).Unserved(t.Context(), "pullpass.dev/v1beta1", []string{"accesspolicies", "repositoryaccesses"})
+		if fmt.Sprint(unserved) != test.want || (err != nil) != test.fails {
+			t.Errorf("%v: %v, %v", test.answer, unserved, err)
 		}
 	}
 }

@@ -77,7 +77,28 @@ func checkRights(ctx context.Context, cfg *config.Config, i int) error {
 	for _, right := range missing {
 		faults = append(faults, cfg.Fault(field, fmt.Errorf("the API server of %s does not allow %s; apply deploy/kubernetes/%s there", cfg.Clusters[i].Name, right, rightsFile(right))))
 	}
+	if kinds := settings.objectKinds(); len(kinds) > 0 {
+		unserved, err := c.Unserved(ctx, policy.APIVersion, kinds)
+		if err != nil {
+			faults = append(faults, cfg.Fault(field, fmt.Errorf("cannot ask the API server of %s for %s: %w", cfg.Clusters[i].Name, policy.APIVersion, err)))
+		}
+		for _, kind := range unserved {
+			faults = append(faults, cfg.Fault(field, fmt.Errorf("the API server of %s does not serve %s of %s, so none of them counts, not even a denial; "+
+				"kubectl apply --server-side -f deploy/helm/pullpass/files/crds.yaml there", cfg.Clusters[i].Name, kind, policy.APIVersion)))
+		}
+	}
 	return errors.Join(faults...)
+}
+
+// objectKinds are the resources of Pullpass itself that the configuration reads.
+func (s *connectionSettings) objectKinds() (kinds []string) {
+	if s.policies {
+		kinds = append(kinds, "accesspolicies")
+	}
+	if s.requests {
+		kinds = append(kinds, "repositoryaccesses")
+	}
+	return kinds
 }
 
 // rightsFile returns the file with a right.
@@ -119,11 +140,8 @@ func (s *connectionSettings) rights() []account.Right {
 		add("authentication.k8s.io", "tokenreviews", "create")
 	}
 	group, _, _ := strings.Cut(policy.APIVersion, "/")
-	if s.policies {
-		add(group, "accesspolicies", "list", "watch")
-	}
-	if s.requests {
-		add(group, "repositoryaccesses", "list", "watch")
+	for _, kind := range s.objectKinds() {
+		add(group, kind, "list", "watch")
 	}
 	if s.status {
 		add(group, "accesspolicies/status", "patch")

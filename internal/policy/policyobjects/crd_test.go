@@ -140,7 +140,9 @@ var required = map[string][]string{
 
 // preserved lists where an unknown field must not be dropped. A mistyped limit of a rule, or a
 // mistyped deny beside it, would silently grant more than is written. Pullpass rejects the object.
+// A mistyped limit of a denial refuses more than is written: the status of the object must say so.
 var preserved = []string{
+	"AccessPolicy.spec.deny[]", "AccessPolicy.spec.deny[].subjects[]", "AccessPolicy.spec.deny[].subjects[].namespaceSelector",
 	"AccessPolicy.spec", "AccessPolicy.spec.rules[]", "AccessPolicy.spec.rules[].subjects[]", "AccessPolicy.spec.rules[].subjects[].namespaceSelector", "AccessPolicy.spec.rules[].allow[]",
 }
 
@@ -246,7 +248,7 @@ func structural(t *testing.T, path string, from object) object {
 		if slices.Contains(preserved, path) {
 			s["x-kubernetes-preserve-unknown-fields"] = true
 		}
-		if slices.Contains(preserved, path) || path == "AccessPolicy.spec.deny[].subjects[]" {
+		if slices.Contains(preserved, path) {
 			// The API server drops a field without a value, unless it is nullable: "serviceAccounts:" would grant
 			// to all of a namespace. Pullpass rejects the object.
 			// Lists of rules and denials mean nothing if they have no value.
