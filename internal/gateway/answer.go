@@ -66,11 +66,8 @@ func (h *Handler) answer(cancel context.CancelCauseFunc, q *request, asked *url.
 			return h.answerTags(cancel, q, response, link)
 		}
 	}
-	if t.kind == kindManifest && isGood {
-		// The upstream could write any text in the form of an unknown algorithm.
-		if digest := response.Header.Get("Docker-Content-Digest"); names.IsDigest(digest) {
-			q.event.Gateway.Digest = digest
-		}
+	if isGood {
+		q.noteDigest(response.Header)
 	}
 	passBack(header, response.Header)
 	if location != "" {
@@ -80,6 +77,19 @@ func (h *Handler) answer(cancel context.CancelCauseFunc, q *request, asked *url.
 		header.Set("Link", link)
 	}
 	return h.stream(cancel, q, status, response.Body)
+}
+
+// noteDigest notes which manifest was pulled or pushed. The upstream could write any text in the form
+// of an unknown algorithm. If it names no digest, the client may have.
+func (q *request) noteDigest(header http.Header) {
+	if q.target.kind != kindManifest {
+		return
+	}
+	for _, digest := range []string{q.target.reference, header.Get("Docker-Content-Digest")} {
+		if names.IsDigest(digest) {
+			q.event.Gateway.Digest = digest
+		}
+	}
 }
 
 // isPage reports whether a response is a page for browsers, from a portal or from a server that is

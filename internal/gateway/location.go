@@ -163,6 +163,7 @@ func (h *Handler) redirect(ctx context.Context, cancel context.CancelCauseFunc, 
 	}
 	q.event.Gateway.RedirectHost = to.Hostname()
 	if !q.upstream.Follow {
+		q.noteDigest(response.Header)
 		header := q.w.Header()
 		header.Set("Location", to.String())
 		header.Set("Cache-Control", "no-store") // the address may be signed

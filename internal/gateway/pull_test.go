@@ -72,12 +72,14 @@ func TestDigestOfEvents(t *testing.T) {
 	t.Parallel()
 	digest := "sha256:" + strings.Repeat("a", 64)
 	r := newRig(t, upstreamSettings{name: "ghcr.io", to: registrytest.NewServer(t, http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
-		w.Header().Set("Docker-Content-Digest", digest)
+		if !strings.HasSuffix(q.URL.Path, "/manifests/"+digest) { // the client says it there
+			w.Header().Set("Docker-Content-Digest", digest)
+		}
 		if strings.HasSuffix(q.URL.Path, "/missing") {
 			w.WriteHeader(http.StatusNotFound)
 		}
 	}))})
-	for path, want := range map[string]string{"manifests/v1": digest, "manifests/missing": "", "blobs/" + digest: ""} {
+	for path, want := range map[string]string{"manifests/v1": digest, "manifests/" + digest: digest, "manifests/missing": "", "blobs/" + digest: ""} {
 		r.pull("/v2/ghcr.io/acme/app/"+path, "ghcr.io/acme/app")
 		if e := r.one(); e.Gateway.Digest != want {
 			t.Errorf("%s: %s", path, shown(e))

@@ -90,6 +90,27 @@ func TestRedirectsPass(t *testing.T) {
 	}
 }
 
+// An event names the manifest that a client is redirected to, if the upstream or the client names it.
+func TestRedirectedManifests(t *testing.T) {
+	t.Parallel()
+	registry, r := newGHCR(t)
+	says, asked := registrytest.DigestOf([]byte("says")), registrytest.DigestOf([]byte("asked"))
+	for _, test := range []struct{ path, says, want string }{
+		{"manifests/v1", says, says},
+		{"manifests/v1", "sha256:aa", ""},
+		{"manifests/v1", "", ""},
+		{"manifests/" + asked, "", asked},
+		{"manifests/" + asked, "sha256:aa", asked},
+		{"blobs/" + asked, asked, ""},
+	} {
+		replying(registry, http.StatusTemporaryRedirect, "", "Location", "https://bucket.s3.example.com/manifest", "Docker-Content-Digest", test.says)
+		got := r.pull("/v2/ghcr.io/acme/app/"+test.path, "ghcr.io/acme/app")
+		if e := r.one(); got.status != 307 || e.Status != 307 || e.Gateway.Digest != test.want {
+			t.Errorf("%+v: %d %s", test, got.status, shown(e))
+		}
+	}
+}
+
 // A followed redirect is requested without any credential, and only at an allowed address. Names
 // are resolved, and addresses checked, on each connection.
 func TestRedirectsFollowed(t *testing.T) {
