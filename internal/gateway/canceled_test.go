@@ -1,6 +1,7 @@
 package gateway_test
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"net"
@@ -9,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pullpass/pullpass/internal/exchange/nodeproof"
 	"github.com/pullpass/pullpass/internal/test/registrytest"
 	"github.com/pullpass/pullpass/internal/test/testkit"
 )
@@ -93,6 +95,69 @@ func TestClientsThatLeave(t *testing.T) {
 			if status := r.clients["ghcr.io"].Status(); status.Failure != "" {
 				t.Errorf("the upstream fails: %s", status.Failure)
 			}
+		})
+	}
+}
+
+// A client does not hide that it pushed a manifest by hanging up. It keeps its place meanwhile, and a
+// revocation still ends its request.
+func TestPushersThatLeave(t *testing.T) {
+	t.Parallel()
+	digest := registrytest.DigestOf([]byte("{}"))
+	for name, test := range map[string]struct {
+		upstream, status int
+		revoked          bool
+		reason, digest   string
+	}{
+		"stored":  {upstream: 201, status: 201, digest: digest},
+		"invalid": {upstream: 400, status: 400},
+		"denied":  {upstream: 403, status: 499, reason: "request_canceled"},
+		"failing": {upstream: 500, status: 499, reason: "request_canceled"},
+		"revoked": {revoked: true, status: 403, reason: "revoked"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			registry, r := newGHCR(t)
+			asked, clients, answers := make(chan struct{}, 1), make(chan context.Context, 1), make(chan struct{})
+			r.config.Caller = func(q *http.Request) nodeproof.Caller {
+				clients <- q.Context()
+				return nodeproof.Caller{}
+			}
+			registry.Answer(func(w http.ResponseWriter, q *http.Request) bool {
+				if q.URL.Path == "/v2/" {
+					return false
+				}
+				_, _ = io.Copy(io.Discard, q.Body)
+				asked <- struct{}{}
+				select {
+				case <-q.Context().Done():
+				case <-answers:
+					w.Header().Set("Docker-Content-Digest", digest)
+					w.WriteHeader(test.upstream)
+				}
+				return true
+			})
+			connection := testkit.Value(net.Dial("tcp", r.Listener.Addr().String()))(t)
+			testkit.Value(fmt.Fprintf(connection, "PUT /v2/ghcr.io/acme/app/manifests/v1 HTTP/1.1\r\nHost: gateway\r\nAuthorization: Bearer %s\r\nContent-Type: %s\r\nContent-Length: 2\r\n\r\n{}",
+				r.token("web", "repository:ghcr.io/acme/app:pull,push"), registrytest.ManifestType))(t)
+			<-asked
+			testkit.Must(t, connection.Close())
+			<-(<-clients).Done() // the gateway knows that the client is gone
+			if load := r.memory.Load(); load.Streams != 1 {
+				t.Errorf("%d streams", load.Streams)
+			}
+			if test.revoked {
+				r.revocations.set("jti-web")
+				ctx, stop := context.WithCancel(t.Context())
+				defer stop()
+				go r.memory.Run(ctx)
+			} else {
+				close(answers)
+			}
+			if e := r.one(); e.Status != test.status || e.Reason != test.reason || e.Gateway.Digest != test.digest || e.Gateway.UpstreamStatus != test.upstream || e.Gateway.Received != 2 {
+				t.Errorf("%s", shown(e))
+			}
+			testkit.Eventually(t, "the place is given back", func() bool { return r.memory.Load().Streams == 0 })
 		})
 	}
 }

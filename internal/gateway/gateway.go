@@ -361,6 +361,9 @@ func (h *Handler) refuse(q *request, err error) {
 func (h *Handler) classify(q *request, err error) *rejection {
 	var refused *rejection
 	var failed *upstream.Error
+	if errors.As(err, &failed) {
+		q.event.Gateway.UpstreamStatus = failed.Status // also if the client is gone
+	}
 	switch {
 	case errors.As(err, &refused):
 		return refused
@@ -369,8 +372,7 @@ func (h *Handler) classify(q *request, err error) *rejection {
 	// Before the upstream's failures: once the client is gone, they are only a consequence.
 	case errors.Is(err, errClient), q.http.Context().Err() != nil:
 		return refuse(refusal.RequestCanceled, "UNKNOWN", "the client did not take the whole answer")
-	case errors.As(err, &failed):
-		q.event.Gateway.UpstreamStatus = failed.Status
+	case failed != nil:
 		return ofUpstream(failed)
 	}
 	h.Logger.Error("gateway request failed", "id", q.event.ID, "error", err)

@@ -12,8 +12,12 @@ import (
 	"github.com/pullpass/pullpass/internal/refusal"
 )
 
-// sweepEvery bounds how long the streams of a revoked holder continue.
-const sweepEvery = time.Second
+const (
+	// sweepEvery bounds how long the streams of a revoked holder continue.
+	sweepEvery = time.Second
+	// finishWithin is how long the push of a manifest continues without its client.
+	finishWithin = 30 * time.Second
+)
 
 var (
 	errShared = &rejection{reason: refusal.LimitedHolder, code: "TOOMANYREQUESTS", retryAfter: time.Second,
@@ -41,13 +45,17 @@ type stream struct {
 
 // admit finds a place for a request. leave must be called to give the place back.
 func (h *Handler) admit(q *request) (*stream, error) {
-	ctx, cancel := context.WithCancelCause(q.http.Context())
+	client := q.http.Context()
+	ctx, cancel := context.WithCancelCause(client)
+	if q.target.kind == kindManifest && q.http.Method == http.MethodPut {
+		ctx, cancel = outlasting(client)
+	}
 	st := &stream{ResponseWriter: q.w, request: q.http, handler: h, bearer: q.bearer, cancel: cancel}
 	st.tenant, st.holder = q.sharer()
 	st.move()
-	if !h.Memory.shares.enter(ctx, st) {
+	if !h.Memory.shares.enter(client, st) {
 		defer cancel(nil)
-		if ctx.Err() != nil { // it hung up
+		if client.Err() != nil { // it hung up
 			return nil, errClient
 		}
 		return nil, errBusy
@@ -55,6 +63,22 @@ func (h *Handler) admit(q *request) (*stream, error) {
 	q.w, q.http, q.tenant = st, q.http.WithContext(ctx), st.tenant
 	q.body.client, q.body.moved = http.NewResponseController(st), st.move
 	return st, nil
+}
+
+// outlasting returns the context of the push of a manifest, which lasts for up to finishWithin after
+// the client has left. A client must not hide its push by hanging up: the upstream may store the
+// manifest, and then the event has to say so. A body that is not whole still ends the push, when it
+// is read.
+func outlasting(client context.Context) (context.Context, context.CancelCauseFunc) {
+	ctx, cancel := context.WithCancelCause(context.WithoutCancel(client))
+	context.AfterFunc(client, func() {
+		select {
+		case <-ctx.Done():
+		case <-time.After(finishWithin):
+			cancel(nil)
+		}
+	})
+	return ctx, cancel
 }
 
 // sharer returns the tenant and the holder whose share of the places the request uses.

@@ -434,3 +434,22 @@ func TestOnlyStreamsOfTheRevokedEnd(t *testing.T) {
 		<-done
 	})
 }
+
+// A push outlasts its client for a while, and no longer than its stream.
+func TestOutlasting(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
+		client, leave := context.WithCancel(t.Context())
+		ctx, _ := outlasting(client)
+		ended, end := outlasting(client)
+		time.Sleep(time.Hour)
+		leave()
+		end(nil)
+		began := time.Now()
+		if <-ended.Done(); !time.Now().Equal(began) {
+			t.Errorf("it goes on for %s after its end", time.Since(began))
+		}
+		if <-ctx.Done(); time.Since(began) != finishWithin {
+			t.Errorf("it goes on for %s without its client", time.Since(began))
+		}
+	})
+}
