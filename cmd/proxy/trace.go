@@ -92,10 +92,18 @@ func (o *traceOptions) run(ctx context.Context, args []string, stdout, stderr io
 		err = writeTrace(stdout, found, commands)
 	}
 	if found.Inexact > 0 {
-		fmt.Fprintf(stderr, "warning: %d of them are of the token endpoint, which sees no digest: they are related by repository and time\n", found.Inexact)
+		fmt.Fprintf(stderr, "warning: %d of them have no digest: those of the token endpoint are related by repository and time, those of the gateway to nothing; trace their tags, too\n", found.Inexact)
 	}
-	if err != nil || !o.revokes || o.dryRun {
+	if found.Unknown > 0 {
+		fmt.Fprintf(stderr, "warning: %d of the pushes, marked with ?, have an unknown outcome: the upstream may have stored them\n", found.Unknown)
+	}
+	switch {
+	case err != nil || !o.revokes:
 		return err
+	case len(targets) == 0:
+		return o.nothing()
+	case o.dryRun:
+		return nil
 	}
 	return o.revoke(ctx, targets, stderr)
 }
@@ -131,6 +139,20 @@ func (o *traceOptions) check(args []string) (err error) {
 func (o *traceOptions) command(t audit.Target) string {
 	file, reason := cmp.Or(o.configFile, "pullpass.yaml"), cmp.Or(o.reason, "trace of "+o.what)
 	return strings.Join([]string{"pullpass revoke --config", term.ShellWord(file), "--" + t.Flag, term.ShellWord(t.Value), "--reason", term.ShellWord(reason)}, " ")
+}
+
+// nothing is the error of a trace that would revoke nothing: a script must not take it for a success.
+func (o *traceOptions) nothing() error {
+	remedy := "correct the name of the repository"
+	switch {
+	case o.query.Run != "":
+		remedy = "to revoke it all the same: " + o.command(audit.Target{Flag: "run", Value: o.query.Run})
+	case strings.Contains(o.query.Pod, "/"):
+		remedy = "to revoke it all the same: pullpass revoke --pod-uid UID"
+	case o.query.Pod != "":
+		remedy = "to revoke it all the same: " + o.command(audit.Target{Flag: "pod-uid", Value: o.query.Pod})
+	}
+	return fmt.Errorf("the trace of %s found no caller to revoke; see that --audit-file names all logs of that time; %s", o.what, remedy)
 }
 
 // revoke goes on after a target that cannot be revoked.

@@ -35,3 +35,49 @@ func TestTraceRevokes(t *testing.T) {
 		}
 	}
 }
+
+// The push of a job that hung up is listed, marked, and revoked.
+func TestTraceOfUnknownOutcomes(t *testing.T) {
+	t.Parallel()
+	log := testkit.TempFile(t, "audit.log", `{"time":"2026-03-01T09:00:01Z","id":"A","result":"granted","status":499,"reason":"request_canceled","message":"the client did not take the whole answer",`+
+		`"identity":{"name":"github","run":"801"},"service":"g","gateway":{"method":"PUT","repository":"a","kind":"manifest","reference":"v1","received":2},"latency":0.001}`+"\n")
+	for output, want := range map[string][]string{
+		"table": {"github  801  a           ?       v1", "--run github/801"},
+		"json":  {`"outcomeUnknown":true`, `--run github/801`},
+	} {
+		var stdout, stderr bytes.Buffer
+		code := run(t.Context(), []string{"trace", "--run", "github/801", "--audit-file", log, "-o", output, "--revoke", "--dry-run"}, nil, &stdout, &stderr)
+		said := stderr.String()
+		if code != 0 || !strings.Contains(said, "1 of them have no digest") || !strings.Contains(said, "1 of the pushes, marked with ?, have an unknown outcome") {
+			t.Errorf("exit code %d: %s", code, said)
+		}
+		for _, text := range want {
+			if !strings.Contains(stdout.String(), text) {
+				t.Errorf("without %s: %s", text, stdout.String())
+			}
+		}
+	}
+}
+
+// A trace that revokes nothing fails, and names the command that revokes its start.
+func TestTraceFindsNothingToRevoke(t *testing.T) {
+	t.Parallel()
+	log := testkit.TempFile(t, "audit.log", "")
+	for _, test := range []struct{ flag, value, remedy string }{
+		{"--run", "github/801", "pullpass revoke --config p.yaml --run github/801 --reason taken"},
+		{"--pod", "uid-web-0", "pullpass revoke --config p.yaml --pod-uid uid-web-0 --reason taken"},
+		{"--pod", "prod/team-a/web-0", "pullpass revoke --pod-uid UID"},
+	} {
+		for _, dryRun := range []string{"--dry-run=false", "--dry-run"} {
+			var stdout, stderr bytes.Buffer
+			code := run(t.Context(), []string{"trace", test.flag, test.value, "--audit-file", log, "--config", "p.yaml", "--revoke", "--reason", "taken", dryRun}, nil, &stdout, &stderr)
+			if said := stderr.String(); code != 1 || !strings.Contains(said, "found no caller to revoke") || !strings.Contains(said, test.remedy) {
+				t.Errorf("%s %s: exit code %d: %s", test.value, dryRun, code, said)
+			}
+		}
+	}
+	var stdout, stderr bytes.Buffer
+	if code := run(t.Context(), []string{"trace", "--run", "github/801", "--audit-file", log}, nil, &stdout, &stderr); code != 0 {
+		t.Errorf("without --revoke: exit code %d: %s", code, stderr.String())
+	}
+}

@@ -22,9 +22,12 @@ import (
 type Trace struct {
 	Pushes []Push `json:"pushes"` // by time, as Pulls
 	Pulls  []Pull `json:"pulls"`
-	// Inexact counts the entries without a digest: the token endpoint sees only that a repository
-	// was opened. They are related by repository and time.
+	// Inexact counts the entries without a digest. The token endpoint sees only that a repository was
+	// opened: its entries are related by repository and time. Those of the gateway, where an upstream
+	// named no digest, are related to none.
 	Inexact int `json:"-"`
+	// Unknown counts the pushes whose outcome is unknown.
+	Unknown int `json:"-"`
 }
 
 // Push is a manifest that was pushed, or a token with the right to push.
@@ -35,6 +38,8 @@ type Push struct {
 	Repository string    `json:"repository"`
 	Digest     string    `json:"digest,omitempty"`
 	Tags       []string  `json:"tags,omitempty"`
+	// OutcomeUnknown: the upstream had the manifest, and may have stored it.
+	OutcomeUnknown bool `json:"outcomeUnknown,omitempty"`
 
 	from source
 }
@@ -89,17 +94,19 @@ type move struct {
 	event      *exchange.Event
 	isPush     bool
 	repository string
-	digest     string // empty: the token endpoint does not know it
+	digest     string // empty: the token endpoint does not know it, or the upstream did not name it
 	tags       []string
+	isUnknown  bool // whether the push was done
 }
 
 // moves returns the pushes and pulls of an event.
 func moves(e *exchange.Event) (all []move) {
 	if g := e.Gateway; g != nil {
-		if g.Kind != "manifest" || e.Result != exchange.ResultGranted || e.Status >= http.StatusMultipleChoices || g.Method == http.MethodDelete {
+		isDone, isUnknown := outcome(e)
+		if !isDone && !isUnknown {
 			return nil
 		}
-		m := move{event: e, isPush: g.Method == http.MethodPut, repository: g.Repository, digest: g.Digest, tags: slices.Clone(g.Tags)}
+		m := move{event: e, isPush: g.Method == http.MethodPut, repository: g.Repository, digest: g.Digest, tags: slices.Clone(g.Tags), isUnknown: isUnknown}
 		if names.IsDigest(g.Reference) {
 			m.digest = g.Reference
 		} else {
@@ -121,6 +128,22 @@ func moves(e *exchange.Event) (all []move) {
 		}
 	}
 	return all
+}
+
+// outcome reports whether a request to the gateway pushed or pulled a manifest, or whether that is
+// unknown: an upstream that was sent a manifest may have stored it, though its answer did not come.
+func outcome(e *exchange.Event) (isDone, isUnknown bool) {
+	g, isGood := e.Gateway, e.Status < http.StatusMultipleChoices
+	switch {
+	case g.Kind != "manifest" || g.Method == http.MethodDelete:
+		return false, false
+	case g.Method != http.MethodPut: // the client of a redirect pulls at the storage
+		return e.Result == exchange.ResultGranted && (isGood || e.Status == http.StatusTemporaryRedirect), false
+	case isGood: // also if the answer broke off
+		return true, false
+	}
+	isRefused := g.UpstreamStatus >= http.StatusBadRequest && g.UpstreamStatus < http.StatusInternalServerError
+	return false, g.Received > 0 && !isRefused // the gateway reads a body only to send it on
 }
 
 // tracer relates pushes and pulls.
@@ -176,10 +199,14 @@ func NewTrace(q TraceQuery, events func(one func(*exchange.Event) error) error) 
 			if !t.has(&m) {
 				continue
 			}
+			if m.isPush && e.Gateway != nil {
+				found.add(&m)
+				continue
+			}
 			// A pull asks for its manifest twice, and a token is handed out again.
-			key := strings.Join([]string{m.repository, m.digest, cmp.Or(tokenOf(e), e.ID)}, " ")
-			if isExact := m.isPush && m.digest != ""; isExact || !seen[key] {
-				seen[key] = !isExact
+			key := strings.Join([]string{m.repository, cmp.Or(m.digest, strings.Join(m.tags, " ")), cmp.Or(tokenOf(e), e.ID)}, " ")
+			if !seen[key] {
+				seen[key] = true
 				found.add(&m)
 			}
 		}
@@ -237,7 +264,11 @@ func (t *tracer) lastPush(repository string, at time.Time) (time.Time, bool) {
 // has reports whether a move belongs to the trace.
 func (t *tracer) has(m *move) bool {
 	switch {
-	case m.digest == "" && t.gateways[m.event.Service], t.query.Repository != "" && m.repository != t.query.Repository:
+	case t.query.Repository != "" && m.repository != t.query.Repository:
+		return false
+	case m.digest == "" && m.event.Gateway != nil: // it is related to none
+		return t.isNamed(m)
+	case m.digest == "" && t.gateways[m.event.Service]: // the gateway's own lines say more
 		return false
 	case t.isNamed(m):
 		return true
@@ -312,7 +343,10 @@ func (t *Trace) add(m *move) {
 	if account != "" {
 		identity = names.Object{Cluster: e.Cluster, Namespace: e.Namespace, Name: account}.String()
 	}
-	t.Pushes = append(t.Pushes, Push{e.Time, identity, run, m.repository, m.digest, m.tags, from})
+	if m.isUnknown {
+		t.Unknown++
+	}
+	t.Pushes = append(t.Pushes, Push{e.Time, identity, run, m.repository, m.digest, m.tags, m.isUnknown, from})
 }
 
 // Write writes a table of the pushes and one of the pulls.
@@ -326,7 +360,11 @@ func (t *Trace) Write(out io.Writer) error {
 	}
 	row("PUSHED", "BY", "RUN", "REPOSITORY", "DIGEST", "TAGS")
 	for _, p := range t.Pushes {
-		row(p.Time.UTC().Format(time.RFC3339), term.Words(p.Identity), term.Words(p.Run), term.Words(p.Repository), term.Words(p.Digest), term.Words(p.Tags...))
+		doubt := ""
+		if p.OutcomeUnknown {
+			doubt = "?"
+		}
+		row(p.Time.UTC().Format(time.RFC3339), term.Words(p.Identity), term.Words(p.Run), term.Words(p.Repository), term.Words(p.Digest, doubt), term.Words(p.Tags...))
 	}
 	fmt.Fprintln(w)
 	row("PULLED", "BY", "POD", "NODE", "REPOSITORY", "DIGEST")

@@ -257,6 +257,109 @@ func TestTraceWithoutDigests(t *testing.T) {
 	}
 }
 
+// A push whose outcome is unknown is in a trace: the upstream may have stored the manifest.
+func TestTraceOfUnknownOutcomes(t *testing.T) {
+	t.Parallel()
+	h := &history{}
+	sum := sumOf("x")
+	put := func(reference string, change func(*exchange.Event)) {
+		e := manifest(job("1"), http.MethodPut, "a", reference, "", "token")
+		e.Gateway.Received = 2
+		h.add(e)
+		change(e)
+	}
+	left := func(e *exchange.Event) { e.Status = 499 }
+	failed := func(result exchange.Result, status, upstream int) func(*exchange.Event) {
+		return func(e *exchange.Event) { e.Result, e.Status, e.Gateway.UpstreamStatus = result, status, upstream }
+	}
+	put("left", left)
+	put("left-again", left)
+	put(sum, left)
+	put("failing", failed(exchange.ResultUnavailable, 502, 500))
+	put("late", failed(exchange.ResultUnavailable, 504, 0))
+	put("revoked", failed(exchange.ResultRefused, 403, 0))
+	put("broken", func(e *exchange.Event) { // the upstream had said 201
+		failed(exchange.ResultUnavailable, 201, 201)(e)
+		e.Gateway.Digest = sumOf("y")
+	})
+	put("invalid", failed(exchange.ResultGranted, 400, 400))
+	put("denied", failed(exchange.ResultUnavailable, 502, 403))
+	put("denied-and-left", failed(exchange.ResultGranted, 499, 403))
+	put("not-asked", func(e *exchange.Event) { failed(exchange.ResultRefused, 403, 0)(e); e.Gateway.Received = 0 })
+	h.add(manifest(pod("web"), http.MethodGet, "b", sum, sum, ""))
+	canceled := manifest(pod("canceled"), http.MethodGet, "a", sum, "", "")
+	h.add(canceled)
+	canceled.Status = 499
+	found := trace(t, h, TraceQuery{Run: "github/1"})
+	expect(t, "pushes", pushers(found), []string{"1 a  left", "1 a  left-again", "1 a " + sum, "1 a  failing", "1 a  late", "1 a  revoked", "1 a " + sumOf("y") + " broken"})
+	expect(t, "pulls", pullers(found), []string{"web b " + sum})
+	if found.Unknown != 6 || found.Inexact != 5 {
+		t.Errorf("%d are unknown, and %d inexact", found.Unknown, found.Inexact)
+	}
+	for _, p := range found.Pushes {
+		if isBroken := slices.Contains(p.Tags, "broken"); p.OutcomeUnknown == isBroken {
+			t.Errorf("%+v", p)
+		}
+	}
+	var table strings.Builder
+	testkit.Must(t, found.Write(&table))
+	for _, want := range []string{"a           ?  ", sum + " ?  "} {
+		if !strings.Contains(table.String(), want) {
+			t.Errorf("without %q:\n%s", want, table.String())
+		}
+	}
+	if all := found.Targets(); !slices.Contains(all, Target{"run", "github/1"}) {
+		t.Errorf("%v", all)
+	}
+}
+
+// A redirect to a manifest is a pull of it.
+func TestTraceOfRedirects(t *testing.T) {
+	t.Parallel()
+	h := &history{}
+	sum := sumOf("x")
+	h.add(manifest(job("1"), http.MethodPut, "a", "v1", sum, ""))
+	for _, e := range []*exchange.Event{
+		manifest(pod("by-tag"), http.MethodGet, "a", "v1", sum, ""),
+		manifest(pod("by-digest"), http.MethodGet, "a", sum, "", ""), // a line of an older version
+	} {
+		h.add(e)
+		e.Status = http.StatusTemporaryRedirect
+	}
+	expect(t, "pulls", pullers(trace(t, h, TraceQuery{Run: "github/1"})), []string{"by-tag a " + sum, "by-digest a " + sum})
+}
+
+// Where an upstream names no digest, the gateway's lines are in the traces that name them.
+func TestTraceOfTagsWithoutDigests(t *testing.T) {
+	t.Parallel()
+	h := &history{}
+	h.add(manifest(job("1"), http.MethodPut, "a", "v1", "", "push"))
+	h.add(manifest(job("1"), http.MethodPut, "a", "v2", "", "push"))
+	h.add(manifest(pod("web"), http.MethodHead, "a", "v1", "", "pull"))
+	h.add(manifest(pod("web"), http.MethodGet, "a", "v1", "", "pull"))
+	h.add(manifest(pod("web"), http.MethodGet, "a", "v2", "", "pull"))
+	h.add(manifest(pod("other"), http.MethodGet, "b", "v1", "", "other"))
+	h.add(opened(pod("asking"), "gateway", "repository:a:pull"))
+	for name, test := range map[string]struct {
+		query          TraceQuery
+		pushed, pulled []string
+	}{
+		"run":        {TraceQuery{Run: "github/1"}, []string{"1 a  v1", "1 a  v2"}, nil},
+		"other run":  {TraceQuery{Run: "github/2"}, nil, nil},
+		"pod":        {TraceQuery{Pod: "uid-web"}, nil, []string{"web a ", "web a "}},
+		"repository": {TraceQuery{Repository: "a"}, []string{"1 a  v1", "1 a  v2"}, []string{"web a ", "web a "}},
+		"tag":        {TraceQuery{Repository: "a", Tag: "v1"}, []string{"1 a  v1"}, []string{"web a "}},
+		"digest":     {TraceQuery{Repository: "a", Digest: sumOf("x")}, nil, nil},
+	} {
+		found := trace(t, h, test.query)
+		expect(t, "pushes of "+name, pushers(found), test.pushed)
+		expect(t, "pulls of "+name, pullers(found), test.pulled)
+		if found.Inexact != len(test.pushed)+len(test.pulled) || found.Unknown != 0 {
+			t.Errorf("%s: %d are inexact, %d unknown", name, found.Inexact, found.Unknown)
+		}
+	}
+}
+
 // A manifest that was not pulled is not in a trace.
 func TestTraceLeavesOut(t *testing.T) {
 	t.Parallel()
