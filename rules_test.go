@@ -58,7 +58,7 @@ var rooms = []room{
 	{"cmd/proxy", "flags and commands", []string{
 		"internal/base", "internal/cluster", "internal/config", "internal/node", "internal/policy", "internal/pullsecrets", "internal/refusal", "internal/registryauth", "internal/server", "internal/state",
 	}, []string{"internal/exchange", "internal/gateway"}},
-	{"cmd/credential-provider", "the kubelet's plugin", []string{"internal/node"}, nil},
+	{"cmd/credential-provider", "the kubelet's plugin", []string{"internal/base", "internal/node"}, nil},
 	{"cmd/kubectl-pullpass", "what kubectl users ask, with their own rights", []string{
 		"internal/base", "internal/cluster", "internal/node", "internal/policy", "internal/refusal", "internal/server",
 	}, []string{"internal/config", "internal/exchange"}},

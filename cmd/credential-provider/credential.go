@@ -2,16 +2,15 @@ package main
 
 import (
 	"cmp"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/pullpass/pullpass/internal/base/file"
 	"github.com/pullpass/pullpass/internal/node/hoststoml"
 )
 
@@ -26,8 +25,8 @@ const (
 	// plugin, so that its log gets the reason.
 	readTimeout = 30 * time.Second
 
-	// lookupTimeout is for the names of --by-name, two lookups.
-	lookupTimeout = 10 * time.Second
+	hostsFile    = "/etc/hosts"
+	maxHostsSize = 1 << 20 // in bytes
 
 	// maxTokenSize is in bytes and equals the limit of the token endpoint, so
 	// that a token that is too long fails where its cause is.
@@ -105,33 +104,40 @@ func gatewayError(reason error) error {
 
 // nameError is the error of a registry that CRI-O would ask itself.
 func nameError(reason string) error {
-	return errors.New("name of the image's registry: " + reason + ", so CRI-O would send the pod's token to another host than the gateway; " +
-		"no token is given until the DNS or /etc/hosts of the node have the gateway's addresses for it (see --gateway and --by-name of this provider in the kubelet's CredentialProviderConfig)")
+	return errors.New("/etc/hosts: " + reason + ", so CRI-O would send the pod's token to another host than the gateway; " +
+		"no token is given until it is as pullpass kubelet-config --cri-o prints it (see --gateway and --by-name of this provider in the kubelet's CredentialProviderConfig)")
 }
 
-// verifyName returns an error unless the addresses of a registry's host are addresses of the
-// gateway.
-func verifyName(registry, gateway string) error {
+// verifyNames returns an error unless /etc/hosts gives a registry's host addresses of the gateway
+// alone. Resolvers read it before they ask the DNS, as hosts in nsswitch.conf says by default.
+func verifyNames(hosts, registry, gateway string) error {
 	if registry == defaultHost {
 		registry = "registry-1.docker.io" // which all clients ask
 	}
 	if strings.Contains(registry, ":") {
-		return nameError("has a port, and the gateway has the names of registries at port 443")
+		return nameError("the image's registry has a port, and the gateway has the names of registries at port 443")
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), lookupTimeout)
-	defer cancel()
-	own, err := net.DefaultResolver.LookupHost(ctx, registry)
-	if err != nil {
-		return nameError("cannot be resolved")
+	gateway, _, _ = strings.Cut(gateway, ":") // without its port
+	var own, want []string
+	for line := range strings.Lines(hosts) {
+		line, _, _ = strings.Cut(line, "#")
+		words := strings.Fields(line)
+		isNamed := func(name string) bool {
+			return len(words) > 1 && slices.ContainsFunc(words[1:], func(word string) bool { return strings.EqualFold(word, name) })
+		}
+		if isNamed(registry) {
+			own = append(own, words[0])
+		}
+		if isNamed(gateway) {
+			want = append(want, words[0])
+		}
 	}
-	host, _, _ := strings.Cut(gateway, ":") // without its port
-	want, err := net.DefaultResolver.LookupHost(ctx, host)
-	if err != nil {
-		return nameError("cannot be compared with the gateway's, which cannot be resolved")
+	if len(own) == 0 {
+		return nameError("has no address of the image's registry")
 	}
 	for _, address := range own {
 		if !slices.Contains(want, address) {
-			return nameError("has an address that the gateway's does not have")
+			return nameError("gives the image's registry an address that it does not give the gateway")
 		}
 	}
 	return nil
@@ -163,7 +169,10 @@ func respond(stdin io.Reader, o options) ([]byte, error) {
 	// gateway itself needs no file to be asked.
 	if _, gateway, _ := strings.Cut(o.gateway, "://"); o.gateway != "" && host != gateway {
 		if o.byName {
-			err = verifyName(host, gateway)
+			var hosts []byte
+			if hosts, err = file.Read(hostsFile, maxHostsSize); err == nil {
+				err = verifyNames(string(hosts), host, gateway)
+			}
 		} else if err = hoststoml.Verify(cmp.Or(o.certsDir, hoststoml.DefaultDir), o.gateway, host); err != nil {
 			err = gatewayError(err)
 		}

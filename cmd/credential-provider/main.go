@@ -5,10 +5,10 @@
 //
 // It is a pass-through: the pod's ServiceAccount token from the request becomes
 // the password of the response, and Pullpass judges that password later, at the
-// registry's token endpoint. So the plugin has no state, uses the network only to
-// resolve the names of --by-name, and decides nothing but which registry host the
-// password is for. Its arguments can only narrow that: to some hosts, and to the time
-// in which the runtime asks the gateway in place of the registry.
+// registry's token endpoint. So the plugin has no network access and no state, and
+// it decides nothing but which registry host the password is for. Its arguments
+// can only narrow that: to some hosts, and to the time in which the runtime asks the
+// gateway in place of the registry.
 //
 // It never prints the token except as that password, and its errors quote
 // nothing of the request: the kubelet copies standard error into its own log.
@@ -43,7 +43,7 @@ CredentialProviderResponse to standard output.
   --certs-dir=DIR          where containerd looks for hosts.toml
                            (default: /etc/containerd/certs.d)
   --by-name                with CRI-O, which has no hosts.toml: give it only while
-                           the registry's name leads to the gateway alone
+                           /etc/hosts gives the registry the gateway's addresses
   --help                   print this text
   --version                print the version
 

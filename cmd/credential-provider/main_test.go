@@ -194,30 +194,41 @@ func TestTokenIsPassedOnlyWhileContainerdAsksTheGateway(t *testing.T) {
 	ask("registry.example.com/app", hoststoml.ErrMissing)
 }
 
-// CRI-O asks whatever host the name leads to. Addresses lead to themselves.
-func TestTokenIsPassedOnlyWhileTheNameLeadsToTheGateway(t *testing.T) {
+// CRI-O asks whatever host the name leads to.
+func TestNamesThatLeadToTheGateway(t *testing.T) {
 	t.Parallel()
-	for _, test := range []struct{ gateway, image, want string }{
-		{"https://127.0.0.1", "127.0.0.1/app", ""},
-		{"https://127.0.0.1:8443", "127.0.0.1/app", ""},
-		{"https://localhost", "127.0.0.1/app", ""},
-		{"https://localhost:8443", "localhost:8443/harbor/app", ""}, // the gateway itself
-		{"https://127.0.0.2", "127.0.0.1/app", "has an address that the gateway's does not have"},
-		{"https://127.0.0.1", "127.0.0.1:5000/app", "has a port, and the gateway has the names of registries at port 443"},
-		{"https://127.0.0.1", "[::1]:443/app", "has a port, and the gateway has the names of registries at port 443"},
-		{"https://gateway..example", "127.0.0.1/app", "cannot be compared with the gateway's, which cannot be resolved"},
-		{"https://127.0.0.1", "registry..example.com/app", "cannot be resolved"},
+	const (
+		none  = "has no address of the image's registry"
+		other = "gives the image's registry an address that it does not give the gateway"
+		port  = "the image's registry has a port, and the gateway has the names of registries at port 443"
+	)
+	for _, test := range []struct{ hosts, registry, want string }{
+		{"10.0.0.5 gateway.example.com ghcr.io", "ghcr.io", ""},
+		{"127.0.0.1 localhost\n10.0.0.5\tGHCR.io # ours\n10.0.0.5 gateway.example.com\n", "ghcr.io", ""},
+		{"10.0.0.5 gateway.example.com ghcr.io\n10.0.0.6 ghcr.io gateway.example.com", "ghcr.io", ""},
+		{"10.0.0.5 gateway.example.com registry-1.docker.io", "docker.io", ""},
+		{"10.0.0.5 gateway.example.com docker.io", "docker.io", none},
+		{"", "ghcr.io", none},
+		{"10.0.0.5 gateway.example.com # ghcr.io", "ghcr.io", none},
+		{"10.0.0.5 gateway.example.com x.ghcr.io ghcr.io.example", "ghcr.io", none},
+		{"ghcr.io gateway.example.com", "ghcr.io", none},
+		{"10.0.0.5 ghcr.io", "ghcr.io", other},
+		{"10.0.0.5 gateway.example.com ghcr.io\n10.0.0.6 ghcr.io", "ghcr.io", other},
+		{"10.0.0.5 ghcr.io:443 gateway.example.com", "ghcr.io:443", port},
 	} {
-		var stdout, stderr bytes.Buffer
-		code := run([]string{"--gateway=" + test.gateway, "--by-name"}, strings.NewReader(kubeletRequest(test.image)), &stdout, &stderr)
-		switch {
-		case test.want == "":
-			if host, password := decodeAsKubelet(t, stdout.Bytes()); code != 0 || password != token || !strings.HasPrefix(test.image, host+"/") {
-				t.Errorf("%s, %s: exit code %d, %q for %q: %s", test.gateway, test.image, code, password, host, stderr.String())
-			}
-		case code != 1 || stdout.Len() > 0 || stderr.String() != "pullpass-credential-provider: "+nameError(test.want).Error()+"\n":
-			t.Errorf("%s, %s: exit code %d, %q, %q", test.gateway, test.image, code, stdout.String(), stderr.String())
+		err := verifyNames(test.hosts, test.registry, "gateway.example.com:8443")
+		if (err == nil) != (test.want == "") || err != nil && err.Error() != nameError(test.want).Error() {
+			t.Errorf("%q, %s: %v, want %q", test.hosts, test.registry, err, test.want)
 		}
+	}
+	var stdout, stderr bytes.Buffer
+	args := []string{"--gateway=https://gateway.example.com", "--by-name"}
+	if code := run(args, strings.NewReader(kubeletRequest("registry.example.com/app")), &stdout, &stderr); code != 1 || stdout.Len() > 0 || !strings.Contains(stderr.String(), nameError(none).Error()) {
+		t.Errorf("exit code %d, %q, %q", code, stdout.String(), stderr.String())
+	}
+	stderr.Reset()
+	if code := run(args, strings.NewReader(kubeletRequest("gateway.example.com/harbor/app")), &stdout, &stderr); code != 0 { // it is asked itself
+		t.Errorf("exit code %d, %q", code, stderr.String())
 	}
 }
 

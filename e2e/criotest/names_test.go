@@ -83,7 +83,7 @@ func TestImagesKeepTheirNames(t *testing.T) {
 			t.Errorf("%+v", pull)
 		}
 	}
-	// The kubelet remembers for whom it pulled, and for nobody else.
+	// The kubelet remembers for whom it pulled.
 	records := testenv.Value(filepath.Glob(s.node.Path("/var/lib/kubelet/image_manager/pulled/*")))(t)
 	if len(records) != 2 {
 		t.Errorf("records of pulls: %q", records)
@@ -97,7 +97,7 @@ func TestImagesKeepTheirNames(t *testing.T) {
 	relay.Start(t, "127.0.0.3:443", s.proxy.GatewayAddress)
 	testenv.Must(t, os.WriteFile("/etc/hosts", []byte(strings.Replace(gatewayHosts, " "+upstreamName, "\n127.0.0.3 "+upstreamName, 1)), 0o644))
 	s.awaitEvent(t, s.startAs(t, "strayed", "web", upstreamName+"/team-a/web:v1"), "kubelet", "Failed to pull image")
-	if reason := "has an address that the gateway's does not have"; !strings.Contains(s.node.Log(), reason) {
+	if reason := "/etc/hosts: gives the image's registry an address that it does not give the gateway"; !strings.Contains(s.node.Log(), reason) {
 		t.Errorf("the kubelet does not log %s", reason)
 	}
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
-const crioHosts = `# hosts: CRI-O reads no hosts.toml. Have registry-1.docker.io lead to the gateway, in the DNS that the nodes ask or in each node's /etc/hosts:
-# ADDRESS registry-1.docker.io
+const crioHosts = `# hosts: CRI-O reads no hosts.toml. In /etc/hosts of every node, give registry-1.docker.io the gateway's address:
+# ADDRESS gateway.example.com registry-1.docker.io
 # CRI-O asks its port 443. gateway.tls has a certificate that is also for registry-1.docker.io, by a CA that the nodes have for CRI-O alone. On every node:
 # mkdir -p /etc/containers/certs.d/docker.io; save the CA there as ca.crt
 `

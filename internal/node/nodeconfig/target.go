@@ -149,7 +149,7 @@ func allParts() []part {
 {{- if and .Gateway .CRIO}}
 #
 # But first the names below, on every node: without them CRI-O asks {{join .Registries " and "}}, and sends the pods' tokens there
-# as passwords. With --gateway and --by-name, the plugin gives no token while a name leads to an address that is not the gateway's.
+# as passwords. With --gateway and --by-name, the plugin gives no token while /etc/hosts has another address for them, or none.
 {{- else if .Gateway}}
 #
 # But first each hosts.toml below, on every node: without them containerd asks {{join .Registries " and "}},
@@ -226,8 +226,8 @@ featureGates:
 imagePullCredentialsVerificationPolicy: ` + kubelet.AlwaysVerify + `
 {{- end}}
 `},
-		{hostsPart, `{{if .CRIO}}# hosts: CRI-O reads no hosts.toml. {{if not .Gateway}}On{{else}}Have {{.Asked}} lead to the gateway, in the DNS that the nodes ask or in each node's /etc/hosts:
-# ADDRESS {{.Asked}}
+		{hostsPart, `{{if .CRIO}}# hosts: CRI-O reads no hosts.toml. {{if not .Gateway}}On{{else}}In /etc/hosts of every node, give {{.Asked}} the gateway's address:
+# ADDRESS {{.GatewayName}} {{.Asked}}
 # CRI-O asks its port 443. gateway.tls has a certificate that is also for {{.Asked}}, by a CA that the nodes have for CRI-O alone. On{{end}} every node:
 # mkdir -p {{.CRIOCerts}}/{{.Registry}}; save the CA there as ca.crt{{if not .Gateway}}, if the node does not trust the certificates anyway{{end}}
 {{- if .Certificate}}
@@ -280,7 +280,7 @@ func (k Target) judgedParts() (names []string) {
 			continue
 		}
 		if k.CRIO {
-			continue // it is no file
+			continue // CRI-O reads no such file
 		}
 		for _, registry := range k.Registries {
 			names = append(names, k.hostsOf(registry))
@@ -333,12 +333,13 @@ func (k Target) Write(w io.Writer, name string) error {
 }
 
 func (k Target) write(w io.Writer, part part, registry string) error {
+	gatewayName, _, _ := strings.Cut(k.Name, ":") // without its port
 	values := struct {
 		Target
-		Registry, Asked, Server                      string
+		Registry, Asked, Server, GatewayName         string
 		Args                                         []string
 		Plugin, Dir, ConfigFile, CertsDir, CRIOCerts string
-	}{k, registry, original(registry), k.server(registry), k.args(), pluginName, cmp.Or(k.PluginDir, DefaultPluginDir), "/etc/pullpass/credential-provider.yaml", certsDir, "/etc/containers/certs.d"}
+	}{k, registry, original(registry), k.server(registry), gatewayName, k.args(), pluginName, cmp.Or(k.PluginDir, DefaultPluginDir), "/etc/pullpass/credential-provider.yaml", certsDir, "/etc/containers/certs.d"}
 	t, err := template.New(part.name).Funcs(template.FuncMap{"list": quotedList, "join": strings.Join}).Parse(part.text)
 	if err != nil {
 		return err

@@ -6,7 +6,7 @@ var openShift = guide{
 # and control plane, with the plugin bind mounted as /usr/libexec/kubelet-image-credential-provider-plugins/{{.Plugin}}
 # The operator restarts the nodes: at most maxUnavailable of their pool at a time.
 {{- if .Gateway}}
-# The names of registries behind the gateway are for the DNS that the nodes ask: OpenShift itself writes their /etc/hosts.
+# OpenShift itself adds lines to /etc/hosts, so no MachineConfig can have that file: add these by a DaemonSet or a systemd unit.
 {{- end}}
 {{range .Hosts}}#
 {{.}}{{end -}}
