@@ -22,6 +22,7 @@ const startTime = time.Minute
 type Server struct {
 	Port int
 
+	other  int // a second port: of TLS, or of the bus of a cluster
 	tb     testing.TB
 	dir    string
 	args   []string
@@ -46,8 +47,8 @@ func Redis(tb testing.TB, args ...string) *Server {
 // address. The arguments are as TLS returns them.
 func RedisWithTLS(tb testing.TB, args ...string) (s *Server, tlsAddress string) {
 	tb.Helper()
-	port := strconv.Itoa(freePort(tb))
-	return Redis(tb, append([]string{"--tls-port", port}, args...)...), net.JoinHostPort("127.0.0.1", port)
+	s = Redis(tb, append([]string{"--tls-port", "OTHER"}, args...)...)
+	return s, net.JoinHostPort("127.0.0.1", strconv.Itoa(s.other))
 }
 
 func start(tb testing.TB, args ...string) *Server {
@@ -57,9 +58,9 @@ func start(tb testing.TB, args ...string) *Server {
 	}
 	s := &Server{tb: tb, dir: tb.TempDir(), args: args}
 	tb.Cleanup(func() { s.Kill() })
-	// A different process may take the port between the check and the start.
+	// A different process may take a port between the check and the start.
 	for range 5 {
-		s.Port = freePort(tb)
+		s.Port, s.other = freePort(tb), freePort(tb)
 		if s.run() {
 			return s
 		}
@@ -80,8 +81,11 @@ func (s *Server) run() bool {
 	s.tb.Helper()
 	args := []string{}
 	for _, arg := range s.args {
-		if arg == "PORT" {
+		switch arg {
+		case "PORT":
 			arg = strconv.Itoa(s.Port)
+		case "OTHER":
+			arg = strconv.Itoa(s.other)
 		}
 		args = append(args, arg)
 	}

@@ -71,13 +71,12 @@ func StartCluster(tb testing.TB, args ...string) *Cluster {
 	var clients []*redis.Client
 	var buses []int
 	for i := range nodes {
-		bus := freePort(tb)
-		node := Redis(tb, append([]string{"--cluster-enabled", "yes", "--cluster-port", strconv.Itoa(bus), "--cluster-node-timeout", "2000"}, args...)...)
+		node := Redis(tb, append([]string{"--cluster-enabled", "yes", "--cluster-port", "OTHER", "--cluster-node-timeout", "2000"}, args...)...)
 		client := redis.NewClient(&redis.Options{Addr: node.Address()})
 		defer client.Close()
 		testkit.Must(tb, client.ClusterAddSlotsRange(tb.Context(), i*slots/nodes, (i+1)*slots/nodes-1).Err())
 		c.Nodes, c.Addresses = append(c.Nodes, node), append(c.Addresses, node.Address())
-		clients, buses = append(clients, client), append(buses, bus)
+		clients, buses = append(clients, client), append(buses, node.other)
 	}
 	for i, node := range c.Nodes[1:] {
 		testkit.Must(tb, clients[0].Do(tb.Context(), "cluster", "meet", "127.0.0.1", node.Port, buses[i+1]).Err())
