@@ -125,7 +125,11 @@ func (c *Cluster) fetch(ctx context.Context, pod *corev1.Pod, target string) (st
 		if errors.As(err, &right) {
 			return 0, nil, nil, right
 		}
-		return 0, nil, nil, fmt.Errorf("pod %s of namespace %s: %w", pod.Name, pod.Namespace, errors.Unwrap(err))
+		err = errors.Unwrap(err)
+		if fault, ok := errors.AsType[forwardError](err); ok {
+			err = fault // net/http may add at which step it read it
+		}
+		return 0, nil, nil, fmt.Errorf("pod %s of namespace %s: %w", pod.Name, pod.Namespace, err)
 	}
 	defer response.Body.Close()
 	body, err = io.ReadAll(io.LimitReader(response.Body, maxAnswerBytes))

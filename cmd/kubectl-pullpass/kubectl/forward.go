@@ -3,7 +3,6 @@ package kubectl
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -57,12 +56,17 @@ func (c *Cluster) dial(ctx context.Context, pod *corev1.Pod, port int32) (net.Co
 	go func() {
 		text, err := io.ReadAll(io.LimitReader(faults, maxFaultBytes))
 		if len(text) > 0 {
-			err = fmt.Errorf("the port-forward: %s", Plain(string(text)))
+			err = forwardError(text)
 		}
 		forwarded.fault <- err
 	}()
 	return forwarded, nil
 }
+
+// forwardError is what the kubelet says of a port-forward.
+type forwardError string
+
+func (e forwardError) Error() string { return "the port-forward: " + Plain(string(e)) }
 
 const (
 	maxFaultBytes = 4 << 10
