@@ -249,16 +249,9 @@ func (h *Handler) revoked(q *request) error {
 	return nil
 }
 
-// revocationOf returns the revocation of a bearer, of the credential that its token was issued for,
-// or of the token itself; nil: none.
+// revocationOf returns the revocation of a bearer, or nil.
 func (h *Handler) revocationOf(b *bearer) (*exchange.Revocation, error) {
-	ids := []*oidc.Identity{{TokenID: b.tokenID}}
-	if b.holder != nil {
-		if ids = append(ids, b.identity); b.holder.PushCredential != "" {
-			ids = append(ids, &oidc.Identity{TokenID: b.holder.PushCredential})
-		}
-	}
-	for _, id := range ids {
+	for _, id := range b.revocable {
 		if revocation, err := h.Revocations.Revoked(id); revocation != nil || err != nil {
 			return revocation, err
 		}
@@ -272,11 +265,21 @@ func revokedBy(revocation *exchange.Revocation) *rejection {
 	return r
 }
 
-// identityOf returns the holder of a token in the form that revocations match.
-func identityOf(subject string, p *registryauth.Holder) *oidc.Identity {
-	if p == nil {
-		return nil
+// revocable returns what ends a token, in the form that revocations match: the token itself, its
+// holder, and the credential that the token was issued for.
+func revocable(tokenID, subject string, p *registryauth.Holder) []*oidc.Identity {
+	all := []*oidc.Identity{{TokenID: tokenID}}
+	if p != nil {
+		all = append(all, identityOf(subject, p))
+		if p.PushCredential != "" {
+			all = append(all, &oidc.Identity{TokenID: p.PushCredential})
+		}
 	}
+	return all
+}
+
+// identityOf returns the holder of a token.
+func identityOf(subject string, p *registryauth.Holder) *oidc.Identity {
 	if p.Identity != "" {
 		return &oidc.Identity{Subject: subject, TokenID: p.TokenID, External: &identity.External{Provider: p.Identity, Project: p.Project, Run: p.Run}}
 	}

@@ -267,14 +267,14 @@ func TestRevocationsOfPushes(t *testing.T) {
 		{"the second is not known", revocationsBy{"gateway": nil, "own": nil, "push": lost}, "push", false, lost},
 	} {
 		h := &Handler{Config: Config{Revocations: test.answers}}
-		b := &bearer{tokenID: "gateway", holder: &registryauth.Holder{PushCredential: test.push}, identity: &oidc.Identity{TokenID: "own"}}
+		b := &bearer{revocable: revocable("gateway", "", &registryauth.Holder{TokenID: "own", PushCredential: test.push})}
 		if got, err := h.revocationOf(b); (got != nil) != test.isRevoked || !errors.Is(err, test.err) {
 			t.Errorf("%s: %v, %v", test.what, got, err)
 		}
 	}
 	h := &Handler{Config: Config{Revocations: revocationsBy{"known": nil}}}
 	for id, isRevoked := range map[string]bool{"known": false, "other": true} {
-		if got, err := h.revocationOf(&bearer{tokenID: id}); (got != nil) != isRevoked || err != nil {
+		if got, err := h.revocationOf(&bearer{revocable: revocable(id, "", nil)}); (got != nil) != isRevoked || err != nil {
 			t.Errorf("anonymous: %v, %v", got, err)
 		}
 	}

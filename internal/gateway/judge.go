@@ -31,12 +31,12 @@ var algorithms = []jose.SignatureAlgorithm{jose.ES256, jose.RS256, jose.EdDSA}
 
 // bearer is the holder and the access of a token.
 type bearer struct {
-	subject  string
-	holder   *registryauth.Holder // nil: anonymous
-	identity *oidc.Identity       // of the holder; must not be changed
-	tokenID  string
-	access   []registryauth.Scope
-	until    time.Time
+	subject   string
+	holder    *registryauth.Holder // nil: anonymous
+	revocable []*oidc.Identity     // must not be changed
+	tokenID   string
+	access    []registryauth.Scope
+	until     time.Time
 }
 
 // may reports whether the token allows an action on a repository.
@@ -81,7 +81,7 @@ type judgedToken struct {
 
 func newJudged() *lru.Cache[[sha256.Size]byte, *judgedToken] {
 	return lru.New(judgedBytes, func(_ [sha256.Size]byte, j *judgedToken) int {
-		held := lru.Bytes(1 << 10)
+		held := lru.Bytes(2 << 10)
 		for _, scope := range j.access {
 			held += lru.Bytes(len(scope.Name)) + 64*(1+len(scope.Actions))
 		}
@@ -175,7 +175,7 @@ func (j *judge) verify(credential registryauth.Secret) (*bearer, error) {
 	if err := parsed.JWT.UnsafeClaimsWithoutVerification(&own); err != nil || (claims.Subject == "") != (own.Holder == nil) {
 		return nil, errNoToken
 	}
-	found := &judgedToken{issuer: j.issuer, service: j.service, bearer: bearer{subject: claims.Subject, holder: own.Holder, identity: identityOf(claims.Subject, own.Holder), tokenID: claims.JWTID, until: time.Unix(claims.Expiration, 0).Add(token.Leeway)}, by: by}
+	found := &judgedToken{issuer: j.issuer, service: j.service, bearer: bearer{subject: claims.Subject, holder: own.Holder, revocable: revocable(claims.JWTID, claims.Subject, own.Holder), tokenID: claims.JWTID, until: time.Unix(claims.Expiration, 0).Add(token.Leeway)}, by: by}
 	for _, a := range claims.Access {
 		if a != nil {
 			found.access = append(found.access, registryauth.Scope(*a))

@@ -62,7 +62,9 @@ func official(upstream, repository string) string {
 // Scopes returns the scopes to judge for the scopes that a client requests at a host of the gateway,
 // each with the gateway's name.
 //
-// At the host of an upstream, every name is one of that upstream. If hosts.toml names the gateway in place of a registry, containerd
+// At the host of an upstream, every name is one of that upstream.
+//
+// If hosts.toml names the gateway in place of a registry, containerd
 // requests two scopes: that of the image's name, acme/app, and that of the challenge,
 // ghcr.io/acme/app. The first one has no meaning here. It is silently left out, because otherwise
 // the events of each pull would contain a refusal.

@@ -46,10 +46,11 @@ type stream struct {
 // admit finds a place for a request. leave must be called to give the place back.
 func (h *Handler) admit(q *request) (*stream, error) {
 	client := q.http.Context()
-	ctx, cancel := context.WithCancelCause(client)
+	begin := context.WithCancelCause
 	if q.target.kind == kindManifest && q.http.Method == http.MethodPut {
-		ctx, cancel = outlasting(client)
+		begin = outlasting
 	}
+	ctx, cancel := begin(client)
 	st := &stream{ResponseWriter: q.w, request: q.http, handler: h, bearer: q.bearer, cancel: cancel}
 	st.tenant, st.holder = q.sharer()
 	st.move()

@@ -105,8 +105,12 @@ func TestRevocation(t *testing.T) {
 	if got := status(); got.status != 200 {
 		t.Fatalf("before: %d", got.status)
 	}
+	r.revocations.set(r.one().Gateway.TokenID)
+	if got := status(); got.status != 403 {
+		t.Errorf("the token itself is revoked: %d %s", got.status, got.body)
+	}
 	r.events.take()
-	r.revocations.target = "jti-web"
+	r.revocations.set("jti-web")
 	if got := status(); got.status != 403 || !strings.Contains(got.body, "DENIED") {
 		t.Errorf("revoked: %d %s", got.status, got.body)
 	}
