@@ -50,6 +50,7 @@ func scenarios() []scenario {
 		{"annotated", testAnnotated},
 		{"recreated", testRecreated},
 		{"present", testPresent},
+		{"volume", testImageVolume},
 		{"secret", testPullSecret},
 		{"mistakes", testMistakes},
 		{"static", testStaticPod},

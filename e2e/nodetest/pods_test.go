@@ -17,7 +17,10 @@ type pod struct {
 	account     string // empty: puller
 	policy      string // imagePullPolicy; empty: Always
 	pullSecret  string // imagePullSecrets; empty: none
+	volume      string // the image that is mounted at volumePath; empty: none
 }
+
+const volumePath = "/model"
 
 // start creates a pod in the namespace of the scenario.
 func (w *work) start(t testing.TB, p pod) cluster.Object {
@@ -25,6 +28,10 @@ func (w *work) start(t testing.TB, p pod) cluster.Object {
 	spec := podSpec(w.node.Name(), cmp.Or(p.account, "puller"), cmp.Or(p.policy, "Always"), p.image)
 	if p.pullSecret != "" {
 		spec["imagePullSecrets"] = []cluster.Object{{"name": p.pullSecret}}
+	}
+	if p.volume != "" {
+		spec["volumes"] = []cluster.Object{{"name": "image", "image": cluster.Object{"reference": p.volume, "pullPolicy": "Always"}}}
+		spec["containers"].([]cluster.Object)[0]["volumeMounts"] = []cluster.Object{{"name": "image", "mountPath": volumePath}}
 	}
 	return w.Create(t, "/api/v1/namespaces/"+w.namespace+"/pods", cluster.Object{"metadata": cluster.Object{"name": p.name}, "spec": spec})
 }
