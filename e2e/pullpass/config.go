@@ -10,6 +10,8 @@ type Config struct {
 	Policy string
 	// Service is the one registry that tokens are issued for.
 	Service string
+	// TokenLifetime is how long its tokens are valid, as Go writes durations; empty: the default.
+	TokenLifetime string
 	// Upstreams are the registries behind the gateway, whose service is Service then; none: there is no gateway.
 	Upstreams []Upstream
 	// GatewayURL is how clients reach the gateway, by something that passes connections on to it; empty: as it listens, on localhost.
@@ -214,4 +216,6 @@ type registry struct {
 	Service string  `json:"service"`
 	Issuer  string  `json:"issuer"`
 	Signing Signing `json:"signing"`
+
+	TokenLifetime string `json:"tokenLifetime,omitempty"`
 }

@@ -91,7 +91,7 @@ func Start(t testing.TB, ca *certs.CA, config Config) *Proxy {
 		Admin:       admin{Address: adminAddress, Console: config.Console},
 		Clusters:    config.Clusters,
 		Identities:  config.Identities,
-		Registries:  []registry{{Service: config.Service, Issuer: Issuer, Signing: config.Signing}},
+		Registries:  []registry{{Service: config.Service, Issuer: Issuer, Signing: config.Signing, TokenLifetime: config.TokenLifetime}},
 		Gateway:     front,
 		Upstreams:   config.Upstreams,
 		PolicyFiles: []string{policy},

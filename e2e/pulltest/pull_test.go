@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/random"
 
 	"github.com/pullpass/pullpass/e2e/certs"
@@ -30,6 +31,9 @@ var (
 	turns = flag.Int("pull-turns", 0, "how often each image is pulled each way; 0: the requests are counted, and nothing is timed")
 	large = flag.Int64("pull-mib", 1024, "size of the large image, in MiB")
 	long  = flag.Duration("pull-time", 8*time.Second, "how long a slow pull takes; the connections are cut at seven eighths of it")
+	rate  = flag.Int("pull-rate", 1, "how fast a slow pull is, in MiB a second")
+	disk  = flag.String("pull-dir", "", "where slow pulls write; by default in memory")
+	valid = flag.Duration("pull-lifetime", lifetime, "tokenLifetime of slow pulls")
 )
 
 const (
@@ -39,6 +43,8 @@ const (
 
 	// moreRequests is how many requests a pull may have beside those with a static password.
 	moreRequests = 3
+
+	lifetime = 5 * time.Minute // of the registry's tokens
 )
 
 const policy = `apiVersion: pullpass.dev/v1beta1
@@ -67,14 +73,14 @@ type site struct {
 	ways   []way
 }
 
-func start(t *testing.T) *site {
+func start(t *testing.T, tokenLifetime time.Duration) *site {
 	ca := certs.NewCA(t, "registry-ca")
 	s := &site{ca: ca, origin: registry.Start(t, ca, registry.Config{Program: programs.Distribution(t), Realm: "origin", Htpasswd: []byte(upstream.Htpasswd)})}
 	issuer := issuer.Start(t, ca)
 	clusters := []pullpass.Cluster{{Name: "e2e", Issuer: issuer.URL, Audiences: []string{service}, Discovery: pullpass.Discovery{CAFile: ca.File}}}
-	s.proxy = pullpass.Start(t, ca, pullpass.Config{Clusters: clusters, Policy: policy, Service: service})
+	s.proxy = pullpass.Start(t, ca, pullpass.Config{Clusters: clusters, Policy: policy, Service: service, TokenLifetime: tokenLifetime.String()})
 	gateway := pullpass.Start(t, ca, pullpass.Config{
-		Clusters: clusters, Policy: policy, Service: service,
+		Clusters: clusters, Policy: policy, Service: service, TokenLifetime: tokenLifetime.String(),
 		Upstreams: []pullpass.Upstream{{
 			Name: hub, URL: "https://" + s.origin.Host, CAFile: ca.File,
 			Credential: pullpass.Credential{Basic: pullpass.Basic{
@@ -124,10 +130,9 @@ func (s *site) startNode(t *testing.T, address string, old bool) *node.Node {
 	return node.StartRuntime(t, node.Config{Name: name, Address: address, OldContainerd: old, Pullpass: s.proxy, Registry: service, CA: s.ca, Hosts: hosts})
 }
 
-// publish puts a random image into the registry behind all ways.
-func (s *site) publish(t *testing.T, name string, mib, layers int64) {
+// publish puts an image into the registry behind all ways.
+func (s *site) publish(t *testing.T, name string, image v1.Image) {
 	t.Helper()
-	image := testenv.Value(random.Image(mib<<20/layers, layers))(t)
 	transport := s.ca.Transport(t)
 	testenv.Must(t, node.Push(t.Context(), transport, upstream.Username, upstream.Password, s.origin.Host+"/"+namespace+"/"+name+":v1", image))
 	transport.CloseIdleConnections()
@@ -151,7 +156,7 @@ func (w way) traffic(t *testing.T, n *node.Node, image string) (requests int, by
 
 // TestPull pulls each image each way by each containerd.
 func TestPull(t *testing.T) {
-	s := start(t)
+	s := start(t, lifetime)
 	images := []struct {
 		name        string
 		mib, layers int64
@@ -166,7 +171,7 @@ func TestPull(t *testing.T) {
 	}
 	report := "| containerd | image | way | seconds: least, median | beside a static password | requests | bytes |\n| --- | --- | --- | --- | --- | --- | --- |\n"
 	for _, image := range images {
-		s.publish(t, image.name, image.mib, image.layers)
+		s.publish(t, image.name, testenv.Value(random.Image(image.mib<<20/image.layers, image.layers))(t))
 		for _, n := range nodes {
 			times := make([][]time.Duration, len(s.ways))
 			for range *turns {
@@ -201,35 +206,35 @@ func TestPull(t *testing.T) {
 // A layer takes longer than a registry's token is valid (with -pull-time 8m), and its connection is cut: the pull goes on. containerd 1.6
 // begins the layer again, and may fail if the token has expired: docs/reference/capacity.md.
 func TestSlowPull(t *testing.T) {
-	const (
-		rate          = 1 << 20 // bytes a second
-		tokenLifetime = 5 * time.Minute
-	)
-	s := start(t)
-	s.publish(t, "slow", int64(long.Seconds())*rate>>20, 1)
+	if *disk != "" {
+		t.Setenv("TMPDIR", *disk)
+	}
+	s := start(t, *valid)
 	var nodes []*node.Node
 	ways := slices.Clone(s.ways[1:])
 	relays := make([]*relay.Relay, len(ways))
 	for i := range ways {
 		host, rest, _ := strings.Cut(ways[i].host, "/")
 		relays[i] = relay.Start(t, "127.0.0.1:0", "127.0.0.1"+host[strings.LastIndex(host, ":"):])
-		relays[i].Limit(rate)
+		relays[i].Limit(*rate << 20)
 		ways[i].host = strings.TrimSuffix("localhost"+relays[i].Address[strings.LastIndex(relays[i].Address, ":"):]+"/"+rest, "/")
 		ways[i].recorded = ways[i].host
+		// containerd fetches a layer once, and lets other pulls of it wait: each way has a layer of its own.
+		s.publish(t, slow(i), zerosImage(t, int64(long.Seconds())*int64(*rate)<<20+int64(i)*512))
 	}
 	s.ways = ways
 	for i, old := range []bool{false, true} {
 		nodes = append(nodes, s.startNode(t, isolate.Addresses()[i], old))
 	}
 	var pulls sync.WaitGroup
-	for i, n := range nodes {
-		for _, w := range ways {
-			isOld, login, before := i == 1, w.login(), time.Now()
+	for n, isOld := range []bool{false, true} {
+		for i, w := range ways {
+			n, login, begin := nodes[n], w.login(), time.Now()
 			pulls.Go(func() {
-				took, err := n.TryPullOnce(t.Context(), w.host+"/"+namespace+"/slow:v1", login)
+				took, err := n.TryPullOnce(t.Context(), w.host+"/"+namespace+"/"+slow(i)+":v1", login)
 				switch {
-				case err != nil && isOld && *long > tokenLifetime:
-					t.Logf("%s, %s: failed after %v", n.Name(), w.name, time.Since(before).Round(time.Second))
+				case err != nil && isOld && *long > *valid:
+					t.Logf("%s, %s: failed after %v: %v", n.Name(), w.name, time.Since(begin).Round(time.Second), err)
 				case err != nil || took < *long*7/8:
 					t.Errorf("%s, %s: %v, %v", n.Name(), w.name, took, err)
 				default:
@@ -245,3 +250,5 @@ func TestSlowPull(t *testing.T) {
 	}
 	pulls.Wait()
 }
+
+func slow(way int) string { return fmt.Sprintf("slow-%d", way) }

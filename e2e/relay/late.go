@@ -10,9 +10,13 @@ import (
 type late struct {
 	net.Conn
 	relay   *Relay
+	paid    time.Time // when what was written has passed the limit
 	queue   chan parcel
 	written chan struct{} // closed when nothing is under way any more
 }
+
+// oversleep is by how much a machine that is busy may sleep too long without the limit becoming lower.
+const oversleep = 100 * time.Millisecond
 
 type parcel struct {
 	content []byte
@@ -20,7 +24,7 @@ type parcel struct {
 }
 
 func (r *Relay) startLate(conn net.Conn) *late {
-	l := &late{conn, r, make(chan parcel, 1024), make(chan struct{})}
+	l := &late{Conn: conn, relay: r, queue: make(chan parcel, 1024), written: make(chan struct{})}
 	go func() {
 		defer close(l.written)
 		for p := range l.queue {
@@ -38,7 +42,11 @@ func (l *late) Write(b []byte) (int, error) {
 	delay, rate := l.relay.delay, l.relay.rate
 	l.relay.mu.Unlock()
 	if rate > 0 {
-		time.Sleep(time.Duration(len(b)) * time.Second / time.Duration(rate))
+		if idle := time.Now().Add(-oversleep); l.paid.Before(idle) {
+			l.paid = idle
+		}
+		l.paid = l.paid.Add(time.Duration(len(b)) * time.Second / time.Duration(rate))
+		time.Sleep(time.Until(l.paid))
 	}
 	l.queue <- parcel{bytes.Clone(b), time.Now().Add(delay)}
 	return len(b), nil
