@@ -36,7 +36,7 @@ func (zero) Read(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// zerosImage has one layer of so many bytes.
+// zerosImage has one layer, of that size.
 func zerosImage(t testing.TB, size int64) v1.Image {
 	t.Helper()
 	layer, hash := zeros{size: size}, sha256.New()
