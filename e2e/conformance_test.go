@@ -15,6 +15,7 @@ import (
 	"github.com/pullpass/pullpass/e2e/issuer"
 	"github.com/pullpass/pullpass/e2e/programs"
 	"github.com/pullpass/pullpass/e2e/pullpass"
+	"github.com/pullpass/pullpass/e2e/relay"
 	"github.com/pullpass/pullpass/e2e/testenv"
 	"github.com/pullpass/pullpass/e2e/upstream"
 )
@@ -48,11 +49,17 @@ func TestConformance(t *testing.T) {
 			}).compare(t, direct)
 			gateway := func(start func(testing.TB, *certs.CA, string) *upstream.Upstream) func(*testing.T) suiteTarget {
 				return func(t *testing.T) suiteTarget {
-					w := startGatewayBefore(t, func(ca *certs.CA) *upstream.Upstream { return start(t, ca, binary) })
+					w := startGatewayBefore(t, usersUpstream, "", func(ca *certs.CA) *upstream.Upstream { return start(t, ca, binary) })
 					return suiteTarget{strings.TrimPrefix(w.proxy.GatewayURL, "https://"), usersUpstream + "/", w.ca, "serviceaccount", w.token(t, namespace)}
 				}
 			}
 			runSuite(t, program, "gateway, password", gateway(upstream.StartBasic)).compare(t, direct)
+			runSuite(t, program, "gateway, at the name of the registry", func(t *testing.T) suiteTarget {
+				const name = "localhost"
+				w := startGatewayBefore(t, name, "https://gateway.example.com", func(ca *certs.CA) *upstream.Upstream { return upstream.StartBasic(t, ca, binary) })
+				relay.Start(t, "127.0.0.1:443", w.proxy.GatewayAddress)
+				return suiteTarget{name, "", w.ca, "serviceaccount", w.token(t, namespace)}
+			}).compare(t, direct)
 			if r.name == "distribution 3.1.2" { // an older one knows no JWKS
 				runSuite(t, program, "gateway, token endpoint of its own", gateway(upstream.StartToken)).compare(t, direct)
 			}
@@ -61,7 +68,7 @@ func TestConformance(t *testing.T) {
 }
 
 // startGatewayBefore is a gateway before one registry, with all actions.
-func startGatewayBefore(t *testing.T, start func(*certs.CA) *upstream.Upstream) *world {
+func startGatewayBefore(t *testing.T, name, url string, start func(*certs.CA) *upstream.Upstream) *world {
 	t.Helper()
 	w := &world{ca: certs.NewCA(t, "registry-ca")}
 	w.issuer = issuer.Start(t, w.ca)
@@ -69,9 +76,10 @@ func startGatewayBefore(t *testing.T, start func(*certs.CA) *upstream.Upstream) 
 		Clusters: []pullpass.Cluster{{
 			Name: "e2e", Issuer: w.issuer.URL, Audiences: []string{audience}, Discovery: pullpass.Discovery{CAFile: w.ca.File},
 		}},
-		Policy:    gatewayPolicy,
-		Service:   gatewayService,
-		Upstreams: []pullpass.Upstream{start(w.ca).Setting(usersUpstream, "pull", "push", "delete")},
+		Policy:     gatewayPolicy,
+		Service:    gatewayService,
+		GatewayURL: url,
+		Upstreams:  []pullpass.Upstream{start(w.ca).Setting(name, "pull", "push", "delete")},
 	})
 	return w
 }
