@@ -248,7 +248,7 @@ func containsAll(list, wanted []string) bool {
 // A credential from a Secret is reviewed instead of a pod: see reviews.
 func (c *Cluster) Lookup(ctx context.Context, id oidc.Identity, credential oidc.Credential) (exchange.Facts, error) {
 	accounts := c.accounts.Load()
-	account, remembered, err := c.confirm(ctx, accounts.resource, exchange.KindServiceAccount, id.Kubernetes.Namespace, id.Kubernetes.ServiceAccount)
+	account, remembered, err := c.confirm(ctx, accounts.resource, exchange.KindServiceAccount, id.Kubernetes.Namespace, id.Kubernetes.ServiceAccount, false)
 	if err != nil {
 		return exchange.Facts{}, err
 	}
@@ -258,7 +258,7 @@ func (c *Cluster) Lookup(ctx context.Context, id oidc.Identity, credential oidc.
 		}
 	}
 	if c.pods != nil && id.Kubernetes.Pod != (oidc.ObjectRef{}) {
-		if _, _, err := c.confirm(ctx, c.pods, exchange.KindPod, id.Kubernetes.Namespace, id.Kubernetes.Pod); err != nil {
+		if _, _, err := c.confirm(ctx, c.pods, exchange.KindPod, id.Kubernetes.Namespace, id.Kubernetes.Pod, false); err != nil {
 			return exchange.Facts{}, err
 		}
 	}
@@ -278,8 +278,10 @@ func (c *Cluster) Lookup(ctx context.Context, id oidc.Identity, credential oidc.
 }
 
 // confirm returns the object if it has the UID, and reports whether memory confirmed it. The tenant
-// is the namespace of the ServiceAccount, and of the object unless that is a Node.
-func (c *Cluster) confirm(ctx context.Context, r *resource, kind exchange.Kind, tenant string, ref oidc.ObjectRef) (confirmed object, remembered bool, err error) {
+// is the namespace of the ServiceAccount, and of the object unless that is a Node. A token that is
+// bound to a pod does not end with the deletion of its Node, which drains for as long as a finalizer
+// keeps it (the API server's ServiceAccount token validator).
+func (c *Cluster) confirm(ctx context.Context, r *resource, kind exchange.Kind, tenant string, ref oidc.ObjectRef, isLasting bool) (confirmed object, remembered bool, err error) {
 	namespace := tenant
 	if kind == exchange.KindNode {
 		namespace = ""
@@ -287,10 +289,10 @@ func (c *Cluster) confirm(ctx context.Context, r *resource, kind exchange.Kind, 
 	if ref.UID == "" { // an empty UID would confirm any object of the name
 		return object{}, false, fmt.Errorf("cluster %s: the token names the %s %s without UID", c.name, kind, join(namespace, ref.Name))
 	}
-	if known, ok := r.confirm(namespace, ref.Name, ref.UID); ok {
+	if known, ok := r.confirm(namespace, ref.Name, ref.UID, isLasting); ok {
 		return known, true, nil
 	}
-	asked, found, err := c.live.ask(ctx, r, tenant, subject{r.name, namespace, ref.Name, ref.UID})
+	asked, found, err := c.live.ask(ctx, r, tenant, subject{r.name, namespace, ref.Name, ref.UID, isLasting})
 	if err != nil {
 		return object{}, false, err
 	}
@@ -312,8 +314,9 @@ func (c *Cluster) node(ctx context.Context, id *oidc.Identity) (*exchange.Node, 
 	case c.nodes == nil || id.Kubernetes.Node.UID == "":
 		return nil, nil
 	}
-	found, _, err := c.confirm(ctx, c.nodes, exchange.KindNode, id.Kubernetes.Namespace, id.Kubernetes.Node)
-	if _, ok := errors.AsType[*exchange.GoneError](err); ok && id.Kubernetes.Pod != (oidc.ObjectRef{}) {
+	hasPod := id.Kubernetes.Pod != (oidc.ObjectRef{})
+	found, _, err := c.confirm(ctx, c.nodes, exchange.KindNode, id.Kubernetes.Namespace, id.Kubernetes.Node, hasPod)
+	if _, ok := errors.AsType[*exchange.GoneError](err); ok && hasPod {
 		// A Node object can be deleted and registered again while its pods continue to run. Their
 		// tokens are bound to the pod.
 		return nil, nil
@@ -325,7 +328,7 @@ func (c *Cluster) node(ctx context.Context, id *oidc.Identity) (*exchange.Node, 
 func (c *Cluster) nodeOfPod(ctx context.Context, id *oidc.Identity) (*exchange.Node, error) {
 	name, ok := c.nodeNames.Get(id.Kubernetes.Pod.UID)
 	if !ok {
-		pod, _, err := c.confirm(ctx, c.podSpecs, exchange.KindPod, id.Kubernetes.Namespace, id.Kubernetes.Pod)
+		pod, _, err := c.confirm(ctx, c.podSpecs, exchange.KindPod, id.Kubernetes.Namespace, id.Kubernetes.Pod, false)
 		if err != nil || pod.node == nil {
 			return nil, err
 		}

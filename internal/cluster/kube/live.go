@@ -61,11 +61,15 @@ type live struct {
 
 // subject is the requested object: the name, if it has this UID. Without a UID, it is any object of
 // the name.
-type subject struct{ resource, namespace, name, uid string }
+type subject struct {
+	resource, namespace, name, uid string
+	// isLasting: the object counts for as long as it exists, also while it is being deleted.
+	isLasting bool
+}
 
 // clone returns a copy that does not share memory with longer strings.
 func (s subject) clone() subject {
-	return subject{s.resource, strings.Clone(s.namespace), strings.Clone(s.name), strings.Clone(s.uid)}
+	return subject{s.resource, strings.Clone(s.namespace), strings.Clone(s.name), strings.Clone(s.uid), s.isLasting}
 }
 
 func (s subject) String() string { return s.resource + " " + join(s.namespace, s.name) }
@@ -211,7 +215,7 @@ func (l *live) get(ctx context.Context, f flight) (object, bool, error) {
 	case err != nil:
 		return object{}, false, explain(err, "get", f.resource.name)
 	}
-	if f.uid == found.object.uid && !found.ends.IsZero() && !l.now().Before(found.ends) {
+	if f.uid == found.object.uid && !f.isLasting && !found.ends.IsZero() && !l.now().Before(found.ends) {
 		return object{}, false, nil
 	}
 	return found.object, f.uid == "" || f.uid == found.object.uid, nil

@@ -167,13 +167,39 @@ func TestDeletedButKeptByAFinalizer(t *testing.T) {
 	}
 }
 
+// Karpenter's finalizer keeps a Node while its pods are moved, which takes hours. They pull until they are gone: the API server ends
+// only the tokens that are bound to the Node itself.
+func TestNodeKeptByAFinalizer(t *testing.T) {
+	for name, start := range map[string]func(*testing.T, *Cluster){"watched": run, "asked for": func(*testing.T, *Cluster) {}} {
+		t.Run(name, func(t *testing.T) {
+			testkit.Bubble(t, func(t *testing.T) {
+				s := newAPIServer(team()...)
+				c := newTestCluster(t, s, ClusterConfig{PodChecks: true, NodeLabels: true})
+				start(t, c)
+				s.Merge("nodes", "", "node-1", kubetest.Object{"metadata": kubetest.Object{"deletionTimestamp": time.Now().UTC().Format(time.RFC3339)}})
+				synctest.Wait()
+				time.Sleep(time.Hour)
+				id := webPod()
+				id.Kubernetes.Node = oidc.ObjectRef{Name: "node-1", UID: "uid-node"}
+				if facts, err := c.Lookup(t.Context(), id, nil); err != nil || facts.Node == nil || facts.Node.Labels["pool"] != "a" {
+					t.Errorf("a pod of the Node: %+v, %v", facts.Node, err)
+				}
+				id.Kubernetes.Pod = oidc.ObjectRef{}
+				if _, err := c.Lookup(t.Context(), id, nil); !isGone(err) {
+					t.Errorf("bound to the Node: %v", err)
+				}
+			})
+		})
+	}
+}
+
 func TestGoneMemoryIsBounded(t *testing.T) {
 	testkit.Bubble(t, func(t *testing.T) {
 		c := newTestCluster(t, newAPIServer(team()...), ClusterConfig{PodChecks: true})
 		for i := range 3 * goneBytes / 400 {
-			c.live.gone.Add(subject{"pods", "team-a", "dead", fmt.Sprint("uid-", i)}, goneUID{})
+			c.live.gone.Add(subject{resource: "pods", namespace: "team-a", name: "dead", uid: fmt.Sprint("uid-", i)}, goneUID{})
 		}
-		dead := subject{"pods", "team-a", "dead", "uid-dead"}
+		dead := subject{resource: "pods", namespace: "team-a", name: "dead", uid: "uid-dead"}
 		if _, err := c.Lookup(t.Context(), podOf(dead.name, dead.uid), nil); !isGone(err) {
 			t.Fatal(err)
 		}

@@ -112,19 +112,19 @@ func (r *resource) find(namespace, name string) (object, bool) {
 	return found, ok
 }
 
-// confirm returns an object as it was last seen, if it has the UID.
-func (r *resource) confirm(namespace, name, uid string) (object, bool) {
+// confirm returns an object as it was last seen, if it has the UID. See subject for isLasting.
+func (r *resource) confirm(namespace, name, uid string, isLasting bool) (object, bool) {
 	if r.slim {
 		key, want := digestOf(namespace, name), digestOf("", uid)
 		r.mu.RLock()
 		defer r.mu.RUnlock()
-		return object{uid: uid}, r.uids[key] == want && !r.ending.ended(uid, r.now)
+		return object{uid: uid}, r.uids[key] == want && (isLasting || !r.ending.ended(uid, r.now))
 	}
 	key := objectKey{unique.Make(namespace), name}
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	found := r.objects[key]
-	return found, found.uid == uid && !r.ending.ended(uid, r.now)
+	return found, found.uid == uid && (isLasting || !r.ending.ended(uid, r.now))
 }
 
 // ending holds the objects that are being deleted: UIDs, and when their tokens end. A finalizer may

@@ -31,13 +31,13 @@ func wantPods(t *testing.T, c *Cluster, pods ...string) {
 	for _, pod := range pods {
 		name, uid, _ := strings.Cut(pod, "=")
 		want[digestOf("team-a", name)] = digestOf("", uid)
-		if _, ok := c.pods.confirm("team-a", name, uid); !ok {
+		if _, ok := c.pods.confirm("team-a", name, uid, false); !ok {
 			t.Errorf("%s is not known", pod)
 		}
-		if _, ok := c.pods.confirm("team-b", name, uid); ok {
+		if _, ok := c.pods.confirm("team-b", name, uid, false); ok {
 			t.Errorf("%s is known in another namespace", pod)
 		}
-		if _, ok := c.pods.confirm("team-a", name, uid+"x"); ok {
+		if _, ok := c.pods.confirm("team-a", name, uid+"x", false); ok {
 			t.Errorf("%s is known with another UID", pod)
 		}
 	}
