@@ -113,7 +113,7 @@ type GatewayRequest struct {
 	Repository string `json:"repository,omitempty"` // as policies name it, with the upstream
 	Kind       string `json:"kind,omitempty"`
 	Reference  string `json:"reference,omitempty"` // tag or digest
-	Digest     string `json:"digest,omitempty"`    // of a manifest that was pulled or pushed: as the upstream says, or else as requested
+	Digest     string `json:"digest,omitempty"`    // of a manifest that was pulled or pushed: as the upstream says, or else as requested; of what was sent, if the upstream did not take it
 	// Tags are the requested tags of a manifest that was pushed by its digest.
 	Tags    []string `json:"tags,omitempty"`
 	TokenID string   `json:"tokenID,omitempty"` // jti of the gateway's token: issuedID of the line that issued it

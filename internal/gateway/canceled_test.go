@@ -99,6 +99,21 @@ func TestClientsThatLeave(t *testing.T) {
 	}
 }
 
+// What the upstream was not sent whole was not pushed, whatever digest the client says it has.
+func TestPushOfHalfAManifest(t *testing.T) {
+	t.Parallel()
+	_, r := newGHCR(t)
+	connection := testkit.Value(net.Dial("tcp", r.Listener.Addr().String()))(t)
+	testkit.Value(fmt.Fprintf(connection, "PUT /v2/ghcr.io/acme/app/manifests/%s HTTP/1.1\r\nHost: gateway\r\nAuthorization: Bearer %s\r\nContent-Type: %s\r\nContent-Length: 3\r\n\r\n{}",
+		registrytest.DigestOf([]byte("{}")), r.token("web", "repository:ghcr.io/acme/app:pull,push"), registrytest.ManifestType))(t)
+	testkit.Must(t, connection.(*net.TCPConn).CloseWrite())
+	testkit.Value(io.Copy(io.Discard, connection))(t)
+	testkit.Must(t, connection.Close())
+	if e := r.one(); e.Reason != "request_canceled" || e.Gateway.Received != 2 || e.Gateway.Digest != "" {
+		t.Errorf("%s", shown(e))
+	}
+}
+
 // A client does not hide that it pushed a manifest by hanging up. It keeps its place meanwhile, and a
 // revocation still ends its request.
 func TestPushersThatLeave(t *testing.T) {
@@ -107,9 +122,9 @@ func TestPushersThatLeave(t *testing.T) {
 	for name, test := range map[string]struct {
 		upstream, status int
 		revoked          bool
-		reason, digest   string
+		reason           string
 	}{
-		"stored":  {upstream: 201, status: 201, digest: digest},
+		"stored":  {upstream: 201, status: 201},
 		"invalid": {upstream: 400, status: 400},
 		"denied":  {upstream: 403, status: 499, reason: "request_canceled"},
 		"failing": {upstream: 500, status: 499, reason: "request_canceled"},
@@ -154,7 +169,7 @@ func TestPushersThatLeave(t *testing.T) {
 			} else {
 				close(answers)
 			}
-			if e := r.one(); e.Status != test.status || e.Reason != test.reason || e.Gateway.Digest != test.digest || e.Gateway.UpstreamStatus != test.upstream || e.Gateway.Received != 2 {
+			if e := r.one(); e.Status != test.status || e.Reason != test.reason || e.Gateway.Digest != digest || e.Gateway.UpstreamStatus != test.upstream || e.Gateway.Received != 2 {
 				t.Errorf("%s", shown(e))
 			}
 			testkit.Eventually(t, "the place is given back", func() bool { return r.memory.Load().Streams == 0 })

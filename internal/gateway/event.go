@@ -2,8 +2,6 @@ package gateway
 
 import (
 	"crypto/rand"
-	"crypto/sha256"
-	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -49,16 +47,6 @@ func holds(e *exchange.Event, b *bearer) {
 	}
 }
 
-// concealTag adds the SHA-256 of what is redacted. A holder may push a tag that looks like a token, or
-// is a piece of its token, and must not thereby hide which tag that was.
-func concealTag(tag string, secrets *redact.Secrets) string {
-	clean := secrets.Text(tag)
-	if clean == tag {
-		return tag
-	}
-	return fmt.Sprintf("%s, SHA-256 %x", clean, sha256.Sum256([]byte(tag)))
-}
-
 // conceal removes credentials from an event, wherever the client put them, and records the outcome
 // in the request's span.
 func conceal(e *exchange.Event, r *http.Request) {
@@ -72,10 +60,10 @@ func conceal(e *exchange.Event, r *http.Request) {
 	for _, field := range []*string{&e.Client, &g.Repository} {
 		*field = secrets.Text(*field)
 	}
-	g.Reference = concealTag(g.Reference, secrets)
+	g.Reference = secrets.Name(g.Reference)
 	g.Tags = slices.Clone(g.Tags) // the forwarded tags stay unchanged
 	for i := range g.Tags {
-		g.Tags[i] = concealTag(g.Tags[i], secrets)
+		g.Tags[i] = secrets.Name(g.Tags[i])
 	}
 	for i := range e.Requested {
 		e.Requested[i] = secrets.Text(e.Requested[i])

@@ -1,7 +1,9 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
+	"crypto/sha256"
 	"net/http"
 	"net/url"
 	"strings"
@@ -28,7 +30,10 @@ func (h *Handler) forward(q *request, cancel context.CancelCauseFunc) error {
 	}
 	r := q.upstreamRequest(ctx, to)
 	q.pushes(r)
-	defer func() { q.event.Gateway.Received = q.body.n.Load() }()
+	defer func() {
+		g := q.event.Gateway
+		g.Received, g.Digest = q.body.n.Load(), cmp.Or(g.Digest, q.body.digest())
+	}()
 	response, err := q.upstream.Client.Do(r, upstream.Need{Scopes: scopes, Caller: q.bearer.account(), Holder: q.bearer.identityText(), Tenant: q.tenant})
 	if err != nil {
 		return err
@@ -165,6 +170,9 @@ func (q *request) pushes(r *http.Request) {
 	takes := r.Method == http.MethodPost || r.Method == http.MethodPut || r.Method == http.MethodPatch
 	if takes && !q.body.ended.Load() {
 		r.Body, r.ContentLength = q.body, q.http.ContentLength
+		if q.target.kind == kindManifest {
+			q.body.sum = sha256.New()
+		}
 		if media := contentType(q.target.kind, q.http.Header.Get("Content-Type")); media != "" {
 			r.Header.Set("Content-Type", media)
 		}

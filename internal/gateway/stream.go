@@ -3,6 +3,8 @@ package gateway
 import (
 	"context"
 	"errors"
+	"fmt"
+	"hash"
 	"io"
 	"net/http"
 	"sync"
@@ -98,10 +100,14 @@ type clientBody struct {
 	moved  func() // is called for each piece
 	n      atomic.Int64
 	ended  atomic.Bool // the whole body has arrived
+	size   int64       // that was announced; -1: none
+
+	mu  sync.Mutex
+	sum hash.Hash // SHA-256 of what was read; nil: it is not needed
 }
 
 func newClientBody(w http.ResponseWriter, r *http.Request) *clientBody {
-	b := &clientBody{ReadCloser: r.Body, client: http.NewResponseController(w), moved: func() {}}
+	b := &clientBody{ReadCloser: r.Body, client: http.NewResponseController(w), moved: func() {}, size: r.ContentLength}
 	b.ended.Store(r.ContentLength == 0)
 	return b
 }
@@ -115,7 +121,23 @@ func (b *clientBody) Read(p []byte) (int, error) {
 	_ = b.client.SetReadDeadline(time.Now().Add(stallTimeout))
 	n, err := b.ReadCloser.Read(p)
 	b.moved()
+	b.mu.Lock()
+	if b.sum != nil {
+		_, _ = b.sum.Write(p[:n])
+	}
 	b.n.Add(int64(n))
+	b.mu.Unlock()
 	b.ended.Store(errors.Is(err, io.EOF))
 	return n, err
+}
+
+// digest returns that of a whole body; empty: it is not whole, or not needed. A client of HTTP/2 may
+// send all bytes without an end: the upstream has them then.
+func (b *clientBody) digest() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.sum == nil || !b.ended.Load() && b.n.Load() != b.size {
+		return ""
+	}
+	return fmt.Sprintf("sha256:%x", b.sum.Sum(nil))
 }

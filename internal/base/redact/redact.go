@@ -6,6 +6,7 @@
 package redact
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"strings"
 )
@@ -19,6 +20,8 @@ const (
 	// if it has upper case, lower case and digits. The signature of an ES256 token has 86
 	// characters. A key id is a SHA-256, which has 43 in base64url, and should stay readable.
 	minBlob = 64
+
+	replaced = "[looks like a token, "
 )
 
 // Text is that of Secrets without any secret.
@@ -31,8 +34,26 @@ func (k *Secrets) Text(s string) string {
 	if !k.isIn(s) {
 		return s
 	}
-	return fmt.Sprintf("[looks like a token, %d bytes]", len(s))
+	return fmt.Sprintf(replaced+"%d bytes]", len(s))
 }
+
+// Name is Text for a name that people look for: the SHA-256 of a name that is replaced follows, for
+// Names. A holder may choose a tag that looks like a token, or is a piece of its token, and must not
+// thereby hide which tag that was.
+func (k *Secrets) Name(s string) string {
+	clean := k.Text(s)
+	if clean == s {
+		return s
+	}
+	return clean + digestOf(s)
+}
+
+// Names reports whether logged is what Name returned for s.
+func Names(logged, s string) bool {
+	return logged == s || strings.HasPrefix(logged, replaced) && strings.HasSuffix(logged, digestOf(s))
+}
+
+func digestOf(s string) string { return fmt.Sprintf(", SHA-256 %x", sha256.Sum256([]byte(s))) }
 
 // Message is Text for a message of Pullpass that repeats words of a client. It replaces likely
 // tokens word by word, so that the rest stays readable.

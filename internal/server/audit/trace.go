@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/pullpass/pullpass/internal/base/names"
+	"github.com/pullpass/pullpass/internal/base/redact"
 	"github.com/pullpass/pullpass/internal/base/term"
 	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/registryauth"
@@ -107,10 +108,11 @@ func moves(e *exchange.Event) (all []move) {
 			return nil
 		}
 		m := move{event: e, isPush: g.Method == http.MethodPut, repository: g.Repository, digest: g.Digest, tags: slices.Clone(g.Tags), isUnknown: isUnknown}
-		if names.IsDigest(g.Reference) {
-			m.digest = g.Reference
-		} else {
+		switch {
+		case !names.IsDigest(g.Reference):
 			m.tags = append(m.tags, g.Reference)
+		case isDone: // else the client may have sent something else under this digest
+			m.digest = g.Reference
 		}
 		return []move{m}
 	}
@@ -143,7 +145,7 @@ func outcome(e *exchange.Event) (isDone, isUnknown bool) {
 		return true, false
 	}
 	isRefused := g.UpstreamStatus >= http.StatusBadRequest && g.UpstreamStatus < http.StatusInternalServerError
-	return false, g.Received > 0 && !isRefused // the gateway reads a body only to send it on
+	return false, g.Digest != "" && !isRefused // of a body that the upstream was sent whole
 }
 
 // tracer relates pushes and pulls.
@@ -306,7 +308,7 @@ func (q *TraceQuery) names() (func(*move) bool, error) {
 	}
 	return func(m *move) bool {
 		return m.repository == q.Repository &&
-			(q.Tag == "" || q.Digest != "" || slices.Contains(m.tags, q.Tag)) && (q.Digest == "" || m.digest == q.Digest)
+			(q.Tag == "" || q.Digest != "" || slices.ContainsFunc(m.tags, func(tag string) bool { return redact.Names(tag, q.Tag) })) && (q.Digest == "" || m.digest == q.Digest)
 	}, nil
 }
 

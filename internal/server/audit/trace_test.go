@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pullpass/pullpass/internal/base/redact"
 	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/test/testkit"
 )
@@ -264,7 +265,7 @@ func TestTraceOfUnknownOutcomes(t *testing.T) {
 	sum := sumOf("x")
 	put := func(reference string, change func(*exchange.Event)) {
 		e := manifest(job("1"), http.MethodPut, "a", reference, "", "token")
-		e.Gateway.Received = 2
+		e.Gateway.Received, e.Gateway.Digest = 2, sumOf(reference) // of what was sent
 		h.add(e)
 		change(e)
 	}
@@ -274,7 +275,9 @@ func TestTraceOfUnknownOutcomes(t *testing.T) {
 	}
 	put("left", left)
 	put("left-again", left)
-	put(sum, left)
+	put(sum, func(e *exchange.Event) { left(e); e.Gateway.Digest = sum })
+	put(sumOf("forged"), left) // of an image of others, of which nothing was sent
+	put("cut", func(e *exchange.Event) { left(e); e.Gateway.Digest = "" })
 	put("failing", failed(exchange.ResultUnavailable, 502, 500))
 	put("late", failed(exchange.ResultUnavailable, 504, 0))
 	put("revoked", failed(exchange.ResultRefused, 403, 0))
@@ -285,15 +288,23 @@ func TestTraceOfUnknownOutcomes(t *testing.T) {
 	put("invalid", failed(exchange.ResultGranted, 400, 400))
 	put("denied", failed(exchange.ResultUnavailable, 502, 403))
 	put("denied-and-left", failed(exchange.ResultGranted, 499, 403))
-	put("not-asked", func(e *exchange.Event) { failed(exchange.ResultRefused, 403, 0)(e); e.Gateway.Received = 0 })
+	put("not-asked", func(e *exchange.Event) {
+		failed(exchange.ResultRefused, 403, 0)(e)
+		e.Gateway.Received, e.Gateway.Digest = 0, ""
+	})
 	h.add(manifest(pod("web"), http.MethodGet, "b", sum, sum, ""))
+	h.add(manifest(pod("other"), http.MethodGet, "b", sumOf("forged"), sumOf("forged"), ""))
 	canceled := manifest(pod("canceled"), http.MethodGet, "a", sum, "", "")
 	h.add(canceled)
 	canceled.Status = 499
 	found := trace(t, h, TraceQuery{Run: "github/1"})
-	expect(t, "pushes", pushers(found), []string{"1 a  left", "1 a  left-again", "1 a " + sum, "1 a  failing", "1 a  late", "1 a  revoked", "1 a " + sumOf("y") + " broken"})
+	pushed := []string{"1 a " + sum, "1 a " + sumOf(sumOf("forged")), "1 a " + sumOf("y") + " broken"}
+	for _, tag := range []string{"left", "left-again", "failing", "late", "revoked"} {
+		pushed = append(pushed, "1 a "+sumOf(tag)+" "+tag)
+	}
+	expect(t, "pushes", pushers(found), pushed)
 	expect(t, "pulls", pullers(found), []string{"web b " + sum})
-	if found.Unknown != 6 || found.Inexact != 5 {
+	if found.Unknown != 7 || found.Inexact != 0 {
 		t.Errorf("%d are unknown, and %d inexact", found.Unknown, found.Inexact)
 	}
 	for _, p := range found.Pushes {
@@ -303,14 +314,33 @@ func TestTraceOfUnknownOutcomes(t *testing.T) {
 	}
 	var table strings.Builder
 	testkit.Must(t, found.Write(&table))
-	for _, want := range []string{"a           ?  ", sum + " ?  "} {
-		if !strings.Contains(table.String(), want) {
-			t.Errorf("without %q:\n%s", want, table.String())
-		}
+	if want := sum + " ?  "; !strings.Contains(table.String(), want) {
+		t.Errorf("without %q:\n%s", want, table.String())
 	}
 	if all := found.Targets(); !slices.Contains(all, Target{"run", "github/1"}) {
 		t.Errorf("%v", all)
 	}
+}
+
+// The audit log has no tag that looks like a token. It is found all the same.
+func TestTraceOfAConcealedTag(t *testing.T) {
+	t.Parallel()
+	h := &history{}
+	const tag = "eyJhbGciOiJSUzI1NiIs"
+	sum := sumOf("x")
+	logged := (*redact.Secrets)(nil).Name(tag)
+	if strings.Contains(logged, tag) {
+		t.Fatal(logged)
+	}
+	h.add(manifest(job("1"), http.MethodPut, "a", logged, sum, "token"))
+	tagged := manifest(job("2"), http.MethodPut, "a", sum, sum, "token")
+	tagged.Gateway.Tags = []string{logged}
+	h.add(tagged)
+	h.add(manifest(job("3"), http.MethodPut, "a", (*redact.Secrets)(nil).Name(tag+"x"), sumOf("y"), "token"))
+	h.add(manifest(pod("web"), http.MethodGet, "a", logged, sum, ""))
+	found := trace(t, h, TraceQuery{Repository: "a", Tag: tag})
+	expect(t, "pushes", pushers(found), []string{"1 a " + sum + " " + logged, "2 a " + sum + " " + logged})
+	expect(t, "pulls", pullers(found), []string{"web a " + sum})
 }
 
 // A redirect to a manifest is a pull of it.
