@@ -81,7 +81,7 @@ func (a asker) exchange(ctx context.Context, registry, token string, scopes []st
 	}
 	answered, err := a.ask(ctx, http.MethodPost, realm, map[string]string{"Content-Type": "application/x-www-form-urlencoded"}, form.Encode())
 	if err == nil {
-		credential, refused, err = pushCredential(answered, token, scopes)
+		credential, refused, err = pushCredential(answered, registry, token, scopes)
 	}
 	if err != nil {
 		return "", nil, fmt.Errorf("PULLPASS_PUSH: %.200s: %w", realm, err)
@@ -90,7 +90,7 @@ func (a asker) exchange(ctx context.Context, registry, token string, scopes []st
 }
 
 // pushCredential reads the answer of a token endpoint (RFC 8693, section 2.2).
-func pushCredential(answered reply, token string, scopes []string) (credential string, refused []string, err error) {
+func pushCredential(answered reply, registry, token string, scopes []string) (credential string, refused []string, err error) {
 	if answered.status != http.StatusOK {
 		return "", nil, fmt.Errorf("answered %d%s", answered.status, message(answered.body, token))
 	}
@@ -103,7 +103,9 @@ func pushCredential(answered reply, token string, scopes []string) (credential s
 		strings.ContainsFunc(answer.Credential, func(r rune) bool { return r <= ' ' || '~' < r }) {
 		return "", nil, errNoPush
 	}
-	return answer.Credential, notGranted(scopes, answer.Scope), nil
+	// The gateway at the host name of a registry answers with its own names, which begin with that.
+	granted := strings.ReplaceAll(answer.Scope, "repository:"+registry+"/", "repository:")
+	return answer.Credential, notGranted(scopes, granted), nil
 }
 
 // notGranted returns what of the scopes is not among those that were granted, which

@@ -154,6 +154,18 @@ func TestNotGranted(t *testing.T) {
 	}
 }
 
+// The gateway answers with the names of its own, also at the host name of an upstream.
+func TestGrantedAtTheHostOfAnUpstream(t *testing.T) {
+	t.Parallel()
+	for scope, want := range map[string]string{"repository:ghcr.io/acme/app:pull,push": "", "repository:quay.io/acme/app:pull,push": "acme/app:pull acme/app:push"} {
+		body := fmt.Appendf(nil, `{"access_token": "x", "issued_token_type": %q, "scope": %q}`, tokenTypePushCredential, scope)
+		_, refused, err := pushCredential(reply{status: http.StatusOK, body: body}, "ghcr.io", "token", []string{"repository:acme/app:pull,push"})
+		if got := strings.Join(refused, " "); got != want || err != nil {
+			t.Errorf("%s: %q, %v", scope, got, err)
+		}
+	}
+}
+
 // A restart of the registry or of Pullpass does not fail a running build.
 func TestExchangeIsTriedAgain(t *testing.T) {
 	t.Parallel()

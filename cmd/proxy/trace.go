@@ -81,7 +81,7 @@ func (o *traceOptions) run(ctx context.Context, args []string, stdout, stderr io
 	if err != nil {
 		return err
 	}
-	targets := found.Targets()
+	targets, others := found.Targets()
 	commands := make([]string, len(targets))
 	for i, t := range targets {
 		commands[i] = o.command(t)
@@ -96,6 +96,9 @@ func (o *traceOptions) run(ctx context.Context, args []string, stdout, stderr io
 	}
 	if found.Unknown > 0 {
 		fmt.Fprintf(stderr, "warning: %d of the pushes, marked with ?, have an unknown outcome: the upstream may have stored them\n", found.Unknown)
+	}
+	if others > 0 {
+		fmt.Fprintf(stderr, "warning: %d of them are of callers that cannot be revoked: anonymous ones, and identities without a run and a project\n", others)
 	}
 	switch {
 	case err != nil || !o.revokes:

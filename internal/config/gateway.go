@@ -138,7 +138,8 @@ func (v *validator) gateway(c *Config) {
 	}
 	v.Unique(len(c.Upstreams), "upstreams[%d].name", func(i int) string { return c.Upstreams[i].Name })
 	if u, err := url.Parse(g.URL); err == nil {
-		if i := slices.IndexFunc(c.Upstreams, func(upstream Upstream) bool { return upstream.Name == strings.TrimSuffix(u.Host, ":443") }); i >= 0 {
+		host := strings.ToLower(strings.TrimSuffix(strings.TrimSuffix(u.Host, ":443"), "."))
+		if i := slices.IndexFunc(c.Upstreams, func(upstream Upstream) bool { return upstream.Name == host }); i >= 0 {
 			v.Fault(fmt.Sprintf("upstreams[%d].name", i), "is the host of gateway.url (%s), at which names begin with an upstream's; give one of them another name", term.QuoteValue(u.Host))
 		}
 	}

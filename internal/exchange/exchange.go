@@ -228,7 +228,7 @@ func (x *Exchanger) issue(req registryauth.Request, a *Authorization) (token reg
 	}
 	if token, ok := x.issued.Get(key); ok {
 		left := token.Expiry.Sub(now)
-		if left >= signing.MinLifetime && 2*left >= token.Expiry.Sub(token.IssuedAt) {
+		if left >= signing.MinLifetime && 2*left >= token.Expiry.Sub(token.IssuedAt) && !x.isRevoked(registry, token.ID) {
 			token.Access = a.granted
 			return token, true, nil
 		}
@@ -250,6 +250,16 @@ func (x *Exchanger) issue(req registryauth.Request, a *Authorization) (token reg
 		x.issued.Add(key, kept)
 	}
 	return token, false, nil
+}
+
+// isRevoked reports whether the gateway would refuse a token by its own id, or may do so. Other
+// registries do not ask.
+func (x *Exchanger) isRevoked(registry *registryauth.Issuer, tokenID string) bool {
+	if !registry.NamesHolder() {
+		return false
+	}
+	revocation, err := x.authorizer.Admission.revocations.Revoked(&oidc.Identity{TokenID: tokenID})
+	return revocation != nil || err != nil
 }
 
 func holder(id *oidc.Identity, pushID string) *registryauth.Holder {

@@ -89,3 +89,28 @@ func TestRevocationEndsReuse(t *testing.T) {
 		t.Errorf("status %d after the revocation", a.status)
 	}
 }
+
+// revokedToken is the id of the one token that is revoked.
+type revokedToken struct{ id string }
+
+func (r *revokedToken) Revoked(id *oidc.Identity) (*exchange.Revocation, error) {
+	if r.id != "" && id.TokenID == r.id {
+		return &exchange.Revocation{Reason: "stolen"}, nil
+	}
+	return nil, nil
+}
+
+// The gateway refuses a token by its own id, so it is not issued again.
+func TestRevokedTokenIsNotReused(t *testing.T) {
+	t.Parallel()
+	for _, isGateway := range []bool{true, false} {
+		list := &revokedToken{}
+		r := newRig(t, func(c *rigConfig) { c.revocations, c.namesHolder = list, isGateway })
+		token := r.token(t, nil)
+		first, again := r.do(t, get(token)).body.Token, r.do(t, get(token)).body.Token
+		list.id = r.lastEvent(t, 2).IssuedID
+		if next := r.do(t, get(token)).body.Token; first == "" || again != first || (next == first) == isGateway || next == "" {
+			t.Errorf("the gateway %t: %q, %q, %q", isGateway, first, again, next)
+		}
+	}
+}

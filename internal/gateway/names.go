@@ -45,7 +45,8 @@ func withoutAlias(upstream string) string {
 // BuildKit to no mirror, so nodes resolve that name to the gateway. The repositories there have the
 // names that they have at the upstream.
 func (n Names) at(host string) string {
-	if upstream := withoutAlias(strings.TrimSuffix(host, ":443")); slices.Contains(n, upstream) {
+	host = strings.ToLower(strings.TrimSuffix(strings.TrimSuffix(host, ":443"), ".")) // RFC 9110, section 4.2.3; RFC 3986, section 3.2.2
+	if upstream := withoutAlias(host); slices.Contains(n, upstream) {
 		return upstream
 	}
 	return ""

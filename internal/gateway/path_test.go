@@ -162,6 +162,8 @@ func TestTargetsAtTheHostOfAnUpstream(t *testing.T) {
 		{"ghcr.io", "acme/app", "ghcr.io/acme/app", "acme/app"},
 		{"ghcr.io:443", "acme/app", "ghcr.io/acme/app", "acme/app"},
 		{"ghcr.io", "ghcr.io/app", "ghcr.io/ghcr.io/app", "ghcr.io/app"},
+		{"GHCR.io", "acme/app", "ghcr.io/acme/app", "acme/app"},
+		{"ghcr.io.:443", "acme/app", "ghcr.io/acme/app", "acme/app"},
 		{"ghcr.io", "docker.io/app", "ghcr.io/docker.io/app", "docker.io/app"},
 		{"registry-1.docker.io", "nginx", "docker.io/library/nginx", "library/nginx"},
 		{"index.docker.io", "acme/app", "docker.io/acme/app", "acme/app"},
@@ -169,8 +171,6 @@ func TestTargetsAtTheHostOfAnUpstream(t *testing.T) {
 		{"ghcr.io", strings.Repeat("a", 255), "ghcr.io/" + strings.Repeat("a", 255), strings.Repeat("a", 255)},
 		// Other hosts are those of the gateway.
 		{"ghcr.io:8443", "ghcr.io/app", "ghcr.io/app", "ghcr.io/app"},
-		{"GHCR.io", "ghcr.io/app", "ghcr.io/app", "ghcr.io/app"},
-		{"ghcr.io.", "ghcr.io/app", "ghcr.io/app", "ghcr.io/app"},
 		{"quay.io", "ghcr.io/app", "ghcr.io/app", "ghcr.io/app"},
 		{"", "ghcr.io/app", "ghcr.io/app", "ghcr.io/app"},
 		{"ghcr.io:8443", "acme/app", "", ""},

@@ -189,6 +189,7 @@ func ofRepository(name string) func(*exchange.Event) bool {
 
 func ofPod(pod string) (func(*exchange.Event) bool, error) {
 	if !strings.Contains(pod, "/") {
+		pod = strings.ToLower(pod) // as UIDs of the API server are
 		return func(e *exchange.Event) bool { return e.Pod != nil && e.Pod.UID == pod }, nil
 	}
 	name, err := names.ParseObject(pod)

@@ -384,8 +384,8 @@ func (t *Trace) Write(out io.Writer) error {
 type Target struct{ Flag, Value string }
 
 // Targets returns what ends the access of those who pushed and pulled, each once: CI runs, or else
-// their projects; pods, or else their ServiceAccounts.
-func (t *Trace) Targets() (all []Target) {
+// their projects; pods, or else their ServiceAccounts. It counts the entries of the others.
+func (t *Trace) Targets() (all []Target, others int) {
 	add := func(flag, value string, known ...string) bool {
 		target := Target{flag, value}
 		if slices.Contains(known, "") {
@@ -396,18 +396,23 @@ func (t *Trace) Targets() (all []Target) {
 		}
 		return true
 	}
+	of := func(isAdded bool) {
+		if !isAdded {
+			others++
+		}
+	}
 	for _, p := range t.Pushes {
 		switch {
 		case strings.Contains(p.Identity, "/"):
 			add("service-account", p.Identity)
 		default:
-			_ = add("run", p.Identity+"/"+p.Run, p.Identity, p.Run) || add("project", p.Identity+"/"+p.from.project, p.Identity, p.from.project)
+			of(add("run", p.Identity+"/"+p.Run, p.Identity, p.Run) || add("project", p.Identity+"/"+p.from.project, p.Identity, p.from.project))
 		}
 	}
 	for _, p := range t.Pulls {
-		_ = add("pod-uid", p.from.podUID, p.from.podUID) ||
+		of(add("pod-uid", p.from.podUID, p.from.podUID) ||
 			add("service-account", names.Object{Cluster: p.Cluster, Namespace: p.Namespace, Name: p.ServiceAccount}.String(), p.ServiceAccount) ||
-			add("run", p.Identity+"/"+p.Run, p.Identity, p.Run) || add("project", p.Identity+"/"+p.from.project, p.Identity, p.from.project)
+			add("run", p.Identity+"/"+p.Run, p.Identity, p.Run) || add("project", p.Identity+"/"+p.from.project, p.Identity, p.from.project))
 	}
-	return all
+	return all, others
 }

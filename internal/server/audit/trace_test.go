@@ -317,7 +317,7 @@ func TestTraceOfUnknownOutcomes(t *testing.T) {
 	if want := sum + " ?  "; !strings.Contains(table.String(), want) {
 		t.Errorf("without %q:\n%s", want, table.String())
 	}
-	if all := found.Targets(); !slices.Contains(all, Target{"run", "github/1"}) {
+	if all, _ := found.Targets(); !slices.Contains(all, Target{"run", "github/1"}) {
 		t.Errorf("%v", all)
 	}
 }
@@ -433,8 +433,9 @@ func TestTraceTargets(t *testing.T) {
 	for _, e := range []*exchange.Event{pod("web"), pod("web"), without(pod("x"), func(e *exchange.Event) { e.Pod = nil }), job("2")} {
 		h.add(manifest(e, http.MethodGet, "a", sum, sum, ""))
 	}
+	h.add(manifest(&exchange.Event{}, http.MethodGet, "a", sum, sum, "")) // anonymous
 	got := fmt.Sprint(trace(t, h, TraceQuery{Repository: "a"}).Targets())
-	if want := "[{run github/1} {project github/7} {service-account prod/team/web} {pod-uid uid-web} {run github/2}]"; got != want {
+	if want := "[{run github/1} {project github/7} {service-account prod/team/web} {pod-uid uid-web} {run github/2}] 2"; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
 }
