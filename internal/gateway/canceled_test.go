@@ -99,7 +99,7 @@ func TestClientsThatLeave(t *testing.T) {
 	}
 }
 
-// What the upstream was not sent whole was not pushed, whatever digest the client says it has.
+// A manifest was not pushed if the upstream was not sent all of it. Its digest is only a claim.
 func TestPushOfHalfAManifest(t *testing.T) {
 	t.Parallel()
 	_, r := newGHCR(t)
