@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -24,9 +25,6 @@ const (
 	// readTimeout is shorter than the minute after which the kubelet kills the
 	// plugin, so that its log gets the reason.
 	readTimeout = 30 * time.Second
-
-	hostsFile    = "/etc/hosts"
-	maxHostsSize = 1 << 20 // in bytes
 
 	// maxTokenSize is in bytes and equals the limit of the token endpoint, so
 	// that a token that is too long fails where its cause is.
@@ -102,47 +100,6 @@ func gatewayError(reason error) error {
 		"no token is given until the file is as pullpass kubelet-config --mirror prints it (see --gateway and --certs-dir of this provider in the kubelet's CredentialProviderConfig)", reason)
 }
 
-// nameError is the error of a registry that CRI-O would ask itself.
-func nameError(reason string) error {
-	return errors.New("/etc/hosts: " + reason + ", so CRI-O would send the pod's token to another host than the gateway; " +
-		"no token is given until it is as pullpass kubelet-config --cri-o prints it (see --gateway and --by-name of this provider in the kubelet's CredentialProviderConfig)")
-}
-
-// verifyNames returns an error unless /etc/hosts gives a registry's host addresses of the gateway
-// alone. Resolvers read it before they ask the DNS, as hosts in nsswitch.conf says by default.
-func verifyNames(hosts, registry, gateway string) error {
-	if registry == defaultHost {
-		registry = "registry-1.docker.io" // which all clients ask
-	}
-	if strings.Contains(registry, ":") {
-		return nameError("the image's registry has a port, and the gateway has the names of registries at port 443")
-	}
-	gateway, _, _ = strings.Cut(gateway, ":") // without its port
-	var own, want []string
-	for line := range strings.Lines(hosts) {
-		line, _, _ = strings.Cut(line, "#")
-		words := strings.Fields(line)
-		isNamed := func(name string) bool {
-			return len(words) > 1 && slices.ContainsFunc(words[1:], func(word string) bool { return strings.EqualFold(word, name) })
-		}
-		if isNamed(registry) {
-			own = append(own, words[0])
-		}
-		if isNamed(gateway) {
-			want = append(want, words[0])
-		}
-	}
-	if len(own) == 0 {
-		return nameError("has no address of the image's registry")
-	}
-	for _, address := range own {
-		if !slices.Contains(want, address) {
-			return nameError("gives the image's registry an address that it does not give the gateway")
-		}
-	}
-	return nil
-}
-
 // respond reads one request and returns the encoded response to it.
 func respond(stdin io.Reader, o options) ([]byte, error) {
 	input, err := readRequest(stdin)
@@ -171,7 +128,7 @@ func respond(stdin io.Reader, o options) ([]byte, error) {
 		if o.byName {
 			var hosts []byte
 			if hosts, err = file.Read(hostsFile, maxHostsSize); err == nil {
-				err = verifyNames(string(hosts), host, gateway)
+				err = verifyNames(string(hosts), os.Getenv, host, gateway)
 			}
 		} else if err = hoststoml.Verify(cmp.Or(o.certsDir, hoststoml.DefaultDir), o.gateway, host); err != nil {
 			err = gatewayError(err)

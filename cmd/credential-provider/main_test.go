@@ -198,8 +198,10 @@ func TestTokenIsPassedOnlyWhileContainerdAsksTheGateway(t *testing.T) {
 func TestNamesThatLeadToTheGateway(t *testing.T) {
 	t.Parallel()
 	const (
-		none  = "has no address of the image's registry"
-		other = "gives the image's registry an address that it does not give the gateway"
+		none  = "/etc/hosts: has no address of the image's registry"
+		other = "/etc/hosts: gives the image's registry an address that it does not give the gateway"
+		text  = "/etc/hosts: a line with the image's registry does not begin with an IP address"
+		proxy = "HTTPS_PROXY is set, and NO_PROXY does not have the image's registry"
 		port  = "the image's registry has a port, and the gateway has the names of registries at port 443"
 	)
 	for _, test := range []struct{ hosts, registry, want string }{
@@ -212,13 +214,46 @@ func TestNamesThatLeadToTheGateway(t *testing.T) {
 		{"10.0.0.5 gateway.example.com # ghcr.io", "ghcr.io", none},
 		{"10.0.0.5 gateway.example.com x.ghcr.io ghcr.io.example", "ghcr.io", none},
 		{"ghcr.io gateway.example.com", "ghcr.io", none},
+		{"fd00::5 gateway.example.com ghcr.io", "ghcr.io", ""},
+		{"10.0.0.5 gateway.example.com.\n::ffff:10.0.0.5 ghcr.io\r\n", "ghcr.io", ""},
+		{"10.0.0.5 gateway.example.com ghcr.io\n10.0.0.6 ghcr.io.", "ghcr.io", other},
+		// Resolvers do not read these as people do.
+		{"ADDRESS gateway.example.com ghcr.io", "ghcr.io", text},
+		{"10.0.0.300 gateway.example.com ghcr.io", "ghcr.io", text},
+		{"10.0.0.09 gateway.example.com ghcr.io", "ghcr.io", text},
+		{"10.0.0.5:443 gateway.example.com ghcr.io", "ghcr.io", text},
+		{"10.0.0.5/32 gateway.example.com ghcr.io", "ghcr.io", text},
+		{"[fd00::5] gateway.example.com ghcr.io", "ghcr.io", text},
+		{"\ufeff10.0.0.5 gateway.example.com ghcr.io", "ghcr.io", text},
+		{"10.0.0.5 gateway.example.com ghcr.io\nADDRESS ghcr.io", "ghcr.io", text},
+		{"10.0.0.5\u00a0gateway.example.com ghcr.io", "ghcr.io", text},
+		{"10.0.0.5 gateway.example.com\u00a0ghcr.io", "ghcr.io", none},
+		{"10.0.0.5 gateway.example.com\vghcr.io", "ghcr.io", none},
 		{"10.0.0.5 ghcr.io", "ghcr.io", other},
 		{"10.0.0.5 gateway.example.com ghcr.io\n10.0.0.6 ghcr.io", "ghcr.io", other},
 		{"10.0.0.5 ghcr.io:443 gateway.example.com", "ghcr.io:443", port},
 	} {
-		err := verifyNames(test.hosts, test.registry, "gateway.example.com:8443")
+		err := verifyNames(test.hosts, func(string) string { return "" }, test.registry, "gateway.example.com:8443")
 		if (err == nil) != (test.want == "") || err != nil && err.Error() != nameError(test.want).Error() {
 			t.Errorf("%q, %s: %v, want %q", test.hosts, test.registry, err, test.want)
+		}
+	}
+	for _, test := range []struct{ name, value, direct, want string }{
+		{"HTTPS_PROXY", "http://10.0.0.7:3128", "", proxy},
+		{"https_proxy", "http://10.0.0.7:3128", "", proxy},
+		{"HTTPS_PROXY", "http://10.0.0.7:3128", "10.0.0.0/8,cr.io,io.example", proxy},
+		{"HTTPS_PROXY", "http://10.0.0.7:3128", "localhost, GHCR.io", ""},
+		{"HTTPS_PROXY", "http://10.0.0.7:3128", "ghcr.io:443", ""},
+		{"HTTPS_PROXY", "http://10.0.0.7:3128", "io", ""},
+		{"HTTPS_PROXY", "http://10.0.0.7:3128", "*.io", ""},
+		{"HTTPS_PROXY", "http://10.0.0.7:3128", ".ghcr.io", proxy},
+		{"HTTPS_PROXY", "http://10.0.0.7:3128", "*", ""},
+		{"HTTP_PROXY", "http://10.0.0.7:3128", "", ""},
+	} {
+		environment := map[string]string{test.name: test.value, "no_proxy": test.direct}
+		err := verifyNames("10.0.0.5 gateway.example.com ghcr.io", func(name string) string { return environment[name] }, "ghcr.io", "gateway.example.com")
+		if (err == nil) != (test.want == "") || err != nil && err.Error() != nameError(test.want).Error() {
+			t.Errorf("%v: %v, want %q", environment, err, test.want)
 		}
 	}
 	var stdout, stderr bytes.Buffer

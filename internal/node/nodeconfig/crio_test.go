@@ -11,6 +11,7 @@ import (
 
 const crioHosts = `# hosts: CRI-O reads no hosts.toml. In /etc/hosts of every node, give registry-1.docker.io the gateway's address:
 # ADDRESS gateway.example.com registry-1.docker.io
+# If CRI-O and the kubelet have an HTTPS_PROXY, add registry-1.docker.io to NO_PROXY of both: a proxy has addresses of its own.
 # CRI-O asks its port 443. gateway.tls has a certificate that is also for registry-1.docker.io, by a CA that the nodes have for CRI-O alone. On every node:
 # mkdir -p /etc/containers/certs.d/docker.io; save the CA there as ca.crt
 `

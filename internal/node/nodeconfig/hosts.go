@@ -104,22 +104,32 @@ func (l *linter) hosts(name string, data []byte) {
 func (l *linter) endpoints(h *hostsFile) (all []endpoint) {
 	for _, table := range h.tables[1:] {
 		address, isHost, known := hostOfTable(table.name)
-		if !known {
+		switch {
+		case !known:
 			l.find(h.at(table.line, ""), "is not read here; %s", l.target.hostRemedy())
-		}
-		if isHost {
+		case isHost:
 			all = append(all, endpoint{table: table, field: "host", address: address, line: table.line})
+		case address != "" && !h.hasHost(address): // the table of a host's header makes that host, too
+			all = append(all, endpoint{table: &tomlTable{line: table.line}, field: "host", address: address, line: table.line})
 		}
 	}
 	top := h.tables[0]
 	server, found := top.keys["server"]
 	if !found {
 		server.line = top.line
-		if l.target.Gateway == "" {
-			server.text = l.target.server(h.registry) // the default of containerd
-		}
+	}
+	if server.text == "" && l.target.Gateway == "" {
+		server.text = l.target.server(h.registry) // the default of containerd
 	}
 	return append(all, endpoint{table: top, isServer: true, field: "server", address: server.text, line: server.line})
+}
+
+// hasHost reports whether the file has a table host."URL".
+func (h *hostsFile) hasHost(address string) bool {
+	return slices.ContainsFunc(h.tables, func(t *tomlTable) bool {
+		other, isHost, _ := hostOfTable(t.name)
+		return isHost && other == address
+	})
 }
 
 // ownEndpoint judges an endpoint of a registry that is asked directly, and reports whether it is
@@ -147,7 +157,7 @@ func (l *linter) ownEndpoint(h *hostsFile, e endpoint) bool {
 
 // sameHost compares hosts of https, where the default port can be left out.
 func sameHost(a, b string) bool {
-	return strings.TrimSuffix(a, ":443") == strings.TrimSuffix(b, ":443")
+	return strings.EqualFold(strings.TrimSuffix(a, ":443"), strings.TrimSuffix(b, ":443"))
 }
 
 // hostRemedy returns the text that replaces an unread table.

@@ -149,7 +149,7 @@ func allParts() []part {
 {{- if and .Gateway .CRIO}}
 #
 # But first the names below, on every node: without them CRI-O asks {{join .Registries " and "}}, and sends the pods' tokens there
-# as passwords. With --gateway and --by-name, the plugin gives no token while /etc/hosts has another address for them, or none.
+# as passwords. With --gateway and --by-name, the plugin gives no token while /etc/hosts has another address for them, or none, or a proxy is asked.
 {{- else if .Gateway}}
 #
 # But first each hosts.toml below, on every node: without them containerd asks {{join .Registries " and "}},
@@ -228,6 +228,7 @@ imagePullCredentialsVerificationPolicy: ` + kubelet.AlwaysVerify + `
 `},
 		{hostsPart, `{{if .CRIO}}# hosts: CRI-O reads no hosts.toml. {{if not .Gateway}}On{{else}}In /etc/hosts of every node, give {{.Asked}} the gateway's address:
 # ADDRESS {{.GatewayName}} {{.Asked}}
+# If CRI-O and the kubelet have an HTTPS_PROXY, add {{.Asked}} to NO_PROXY of both: a proxy has addresses of its own.
 # CRI-O asks its port 443. gateway.tls has a certificate that is also for {{.Asked}}, by a CA that the nodes have for CRI-O alone. On{{end}} every node:
 # mkdir -p {{.CRIOCerts}}/{{.Registry}}; save the CA there as ca.crt{{if not .Gateway}}, if the node does not trust the certificates anyway{{end}}
 {{- if .Certificate}}

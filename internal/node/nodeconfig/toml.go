@@ -32,6 +32,7 @@ func (l *linter) readTOML(name string, data []byte) []*tomlTable {
 		table := tables[len(tables)-1]
 		key, value, isKey := strings.Cut(code, "=")
 		key = strings.Trim(key, " \t\"'")
+		isCased := key != strings.ToLower(key) && !strings.HasSuffix(table.name, "header") // containerd reads SERVER, too
 		switch {
 		case !closed:
 			l.find(at(name, i+1, ""), "has a string that does not end on its line; write it on one line")
@@ -43,7 +44,7 @@ func (l *linter) readTOML(name string, data []byte) []*tomlTable {
 		case code == "":
 		case strings.HasPrefix(code, "[") && strings.HasSuffix(code, "]") && !strings.HasPrefix(code, "[["):
 			tables = append(tables, &tomlTable{strings.TrimSpace(code[1 : len(code)-1]), i + 1, map[string]tomlValue{}})
-		case isKey && !strings.ContainsAny(key, `."' `) && !strings.HasPrefix(strings.TrimSpace(value), "{"):
+		case isKey && !isCased && !strings.ContainsAny(key, `."' \`) && !strings.HasPrefix(strings.TrimSpace(value), "{"):
 			value = strings.TrimSpace(value)
 			quoted := len(value) > 1 && (value[0] == '"' || value[0] == '\'')
 			if quoted {
@@ -55,7 +56,7 @@ func (l *linter) readTOML(name string, data []byte) []*tomlTable {
 			table.keys[key] = tomlValue{value, i + 1, quoted}
 			open, list = depth, key
 		default:
-			l.find(at(name, i+1, ""), `is not read here; write each setting as KEY = VALUE on a line of its own, %s`, where)
+			l.find(at(name, i+1, ""), `is not read here; write each setting as KEY = VALUE on a line of its own, with the key in lower case, %s`, where)
 		}
 	}
 	return tables
