@@ -68,6 +68,27 @@ func (v Version) Verifies() bool { return v >= 35 }
 type Images struct {
 	Gate   *bool  // VerifyGate; nil: the version's default
 	Policy string // imagePullCredentialsVerificationPolicy; empty: not set
+	// Listed is preloadedImagesVerificationAllowlist, for NeverVerifyAllowlistedImages: names of images,
+	// or beginnings of names that end with /*.
+	Listed []string
+}
+
+// List returns a pattern of Listed that has images of a registry; empty: none counts. Any pod may use
+// such an image, also one that was pulled with the token of another's pod.
+func (i Images) List(registry string) string {
+	if i.Policy != NeverVerifyAllowlistedImages {
+		return ""
+	}
+	for _, pattern := range i.Listed {
+		host, _, found := strings.Cut(pattern, "/")
+		if !found || !strings.ContainsAny(host, ".:") && host != "localhost" || host == "index.docker.io" {
+			host = "docker.io"
+		}
+		if host == registry {
+			return pattern
+		}
+	}
+	return ""
 }
 
 // GateOf returns the setting of a feature gate in a value of --feature-gates; nil: it has none. The last

@@ -52,7 +52,7 @@ func TestShared(t *testing.T) {
 		{0, &on, "", PreloadedShared},
 		{0, &on, AlwaysVerify, NotShared},
 	} {
-		got := test.version.Shared(Images{test.gate, test.policy})
+		got := test.version.Shared(Images{Gate: test.gate, Policy: test.policy})
 		if got != test.want {
 			t.Errorf("%v, %v, %q: %v, want %v", test.version, test.gate, test.policy, got, test.want)
 		}
@@ -64,6 +64,26 @@ func TestShared(t *testing.T) {
 	for v, want := range map[Version]string{33: "1.33 false false false false false", 34: "1.34 true true true true false", 35: "1.35 true true true true true", 0: "1.0 true true true true false"} {
 		if got := fmt.Sprint(v, v.TakesDirectory(), v.HasCacheType(), v.GivesTokens(), v.KnowsAccounts(), v.Verifies()); got != want {
 			t.Errorf("%s, want %s", got, want)
+		}
+	}
+}
+
+// A list of preloaded images counts for images that pods pulled, too.
+func TestListedImages(t *testing.T) {
+	t.Parallel()
+	i := Images{Policy: NeverVerifyAllowlistedImages, Listed: []string{"registry.k8s.io/*", "ghcr.io/acme/app", "localhost/x", "nginx", "registry.example.com:5000/*"}}
+	for registry, want := range map[string]string{
+		"registry.k8s.io": "registry.k8s.io/*", "ghcr.io": "ghcr.io/acme/app", "localhost": "localhost/x", "docker.io": "nginx", "registry.example.com:5000": "registry.example.com:5000/*",
+		"quay.io": "", "registry.example.com": "", "": "",
+	} {
+		if got := i.List(registry); got != want {
+			t.Errorf("%s: %q, want %q", registry, got, want)
+		}
+	}
+	for _, policy := range []string{"", AlwaysVerify, NeverVerify} {
+		i.Policy = policy
+		if got := i.List("ghcr.io"); got != "" {
+			t.Errorf("%s: %q", policy, got)
 		}
 	}
 }

@@ -81,7 +81,7 @@ func TestFindingsOfNearlyEqualSettings(t *testing.T) {
 		}, "hosts.toml:3: is not read here; write [host.\"https://registry.example.com\"]\n" +
 			"hosts.toml:4: is not read here; write [host.\"https://registry.example.com\"]\n" +
 			"hosts.toml:5: is not read here; write [host.\"https://registry.example.com\"]\n" +
-			"hosts.toml:6: is not read here; write each setting as KEY = VALUE on a line of its own, below [host.\"URL\"]\n"},
+			"hosts.toml:6: is not read here; write each setting as KEY = VALUE on a line of its own, with the key in lower case, below [host.\"URL\"]\n"},
 		"a value that is missing": {own, map[string]string{
 			"hosts.toml": "client =\n[host]\n",
 		}, "hosts.toml:1: client: is missing: node.proof of cluster prod-eu is enforce and asks for the kubelet's certificate; write client = \"/var/lib/kubelet/pki/kubelet-client-current.pem\"\n"},

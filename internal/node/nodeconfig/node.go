@@ -92,6 +92,18 @@ func (l *linter) kubeletConfiguration(d *document) {
 			l.find(d.at(policy), "is NeverVerify: any pod of the node may use an image that another's ServiceAccount pulled; write AlwaysVerify")
 		}
 	}
+	const list = "preloadedImagesVerificationAllowlist"
+	if n := strictyaml.Field(d.root, list); n != nil {
+		images := kubelet.Images{Policy: l.images.Policy}
+		for _, pattern := range n.Content {
+			images.Listed = append(images.Listed, pattern.Value)
+		}
+		for _, registry := range l.target.Registries {
+			if pattern := images.List(registry); pattern != "" {
+				l.find(d.at(list), "has %s: any pod of the node may use such an image of %s, also if another's ServiceAccount pulled it; list only images that no pod pulls with its token", term.QuoteValue(pattern), registry)
+			}
+		}
+	}
 }
 
 // sharedImages finds images that pods use without a request to the registry, if the kubelet's

@@ -208,7 +208,7 @@ KUBELET_EXTRA_ARGS="--image-credential-provider-config={{.ConfigFile}} --image-c
 {{- if .Kubelet.KnowsAccounts}}
 # Without it, a pod may use an image that another pod's ServiceAccount pulled onto its node: the registry is not asked (KEP-2535).
 # AlwaysVerify also has images verified that the kubelet did not pull, or pulled while the feature gate was off. Where nodes cannot
-# pull their preloaded images again: NeverVerifyAllowlistedImages, and these in preloadedImagesVerificationAllowlist.
+# pull their preloaded images again: NeverVerifyAllowlistedImages, and these in preloadedImagesVerificationAllowlist, which any pod may use then.
 {{- else}}
 # On Kubernetes 1.33, a pod may use an image that another pod's ServiceAccount pulled onto its node, whatever is written here: the
 # kubelet counts the credential of a plugin as the node's. Use 1.34 or later, or the admission plugin AlwaysPullImages of the API server.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"iter"
+	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -37,7 +38,15 @@ func (i *Installer) Remarks(d Desired) (remarks []string, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if shared := version.Shared(settings.Images); shared >= kubelet.AllShared {
+	remarks = append(remarks, settings.unread...)
+	for _, registry := range append(slices.Sorted(maps.Keys(d.Hosts)), d.Registry) {
+		if pattern := settings.List(registry); pattern != "" {
+			remarks = append(remarks, fmt.Sprintf("kubelet %s (%s): any pod of a node may use an image of %s that another pod's ServiceAccount pulled, because preloadedImagesVerificationAllowlist has %s; list only images that no pod pulls with its token",
+				version, strings.Join(settings.places, " and "), registry, term.QuoteValue(pattern)))
+			break
+		}
+	}
+	if shared := max(version.Shared(settings.Images), version.Shared(settings.byFlags)); shared >= kubelet.AllShared {
 		place := cmp.Or(strings.Join(settings.places, " and "), "its KubeletConfiguration")
 		if shared == kubelet.AllShared && settings.isOffByFlag {
 			place = fmt.Sprintf("--feature-gates with %s=false, in %s or a file that it reads, counts more than %s; remove it there", kubelet.VerifyGate, unit, place)
@@ -115,6 +124,10 @@ type imageSettings struct {
 	kubelet.Images
 	places      []string // of its KubeletConfiguration
 	isOffByFlag bool     // a flag has Gate
+	unread      []string // what is wrong with files that the kubelet perhaps reads
+	// byFlags are those of flags alone, which count if no flag names a file: the kubelet has no default
+	// for it. As Images, if one does, or if the program has its own default.
+	byFlags kubelet.Images
 }
 
 // imageSettings returns the settings in the order in which the kubelet reads them: its file, the files
@@ -126,6 +139,7 @@ func (p profile) imageSettings(tree *hostfs.Tree, unit string) (s imageSettings,
 	}
 	var gate *bool
 	var files, dirs []string
+	isNamed := p.flags.form == formRancher
 	for _, name := range p.settings {
 		if path.Ext(name) == ".d" {
 			dirs = append(dirs, name)
@@ -135,12 +149,15 @@ func (p profile) imageSettings(tree *hostfs.Tree, unit string) (s imageSettings,
 	}
 	for name, value := range named(flags) {
 		var place []string
-		if value != "" {
-			place = []string{path.Join("/", value)} // where systemd starts a unit
+		switch {
+		case path.IsAbs(value):
+			place = []string{value}
+		case value != "" && slices.Contains(settingsFlags, name):
+			s.unread = append(s.unread, fmt.Sprintf("%s of the kubelet is not an absolute path (%s), so it is not known whether it verifies images; write one", name, term.QuoteValue(value)))
 		}
 		switch name {
 		case settingsFlags[0]:
-			files = place
+			files, isNamed = place, true
 		case settingsFlags[1]:
 			dirs = place
 		case gatesFlag:
@@ -162,29 +179,51 @@ func (p profile) imageSettings(tree *hostfs.Tree, unit string) (s imageSettings,
 		if err != nil {
 			return s, err
 		}
-		s.take(content)
+		if err := s.take(content); err != nil {
+			s.unread = append(s.unread, fmt.Sprintf("%s: %v, so it is not known whether the kubelet verifies images; correct it", tree.Path(file), err))
+		}
 	}
 	if gate != nil {
 		s.Gate, s.isOffByFlag = gate, !*gate
 	}
+	if s.byFlags = s.Images; !isNamed {
+		s.byFlags = kubelet.Images{Gate: gate}
+	}
 	return s, nil
 }
 
-// take takes the settings of a KubeletConfiguration.
-func (s *imageSettings) take(content []byte) {
+// take takes the settings of a KubeletConfiguration, as the kubelet merges them: null removes one (RFC 7396).
+// The kubelet reads some files that are not read here, the first of several documents for example.
+func (s *imageSettings) take(content []byte) error {
 	root, _, err := strictyaml.Parse(content, maxFileBytes)
-	if err != nil {
-		return // the kubelet would not run with it
+	switch {
+	case errors.Is(err, strictyaml.ErrEmpty):
+		return nil
+	case err != nil:
+		return err
 	}
 	value, _ := strictyaml.Value(root)
 	settings, _ := value.(map[string]any)
-	gates, _ := settings["featureGates"].(map[string]any)
-	if on, ok := gates[kubelet.VerifyGate].(bool); ok {
-		s.Gate = &on
+	if value, ok := settings["featureGates"]; ok {
+		gates, _ := value.(map[string]any)
+		if on, ok := gates[kubelet.VerifyGate]; ok || gates == nil {
+			s.Gate = nil
+			if is, ok := on.(bool); ok {
+				s.Gate = &is
+			}
+		}
 	}
-	if policy, ok := settings["imagePullCredentialsVerificationPolicy"].(string); ok {
-		s.Policy = policy
+	if value, ok := settings["imagePullCredentialsVerificationPolicy"]; ok {
+		s.Policy, _ = value.(string)
 	}
+	if value, ok := settings["preloadedImagesVerificationAllowlist"]; ok {
+		s.Listed = nil
+		patterns, _ := value.([]any)
+		for _, pattern := range patterns {
+			s.Listed = append(s.Listed, fmt.Sprint(pattern))
+		}
+	}
+	return nil
 }
 
 // The kubelet's flags for the programs that pull images, the same in its KubeletConfiguration, and the
@@ -381,8 +420,12 @@ func settingsAskContainerd(tree *hostfs.Tree, flag, name string) error {
 }
 
 // dropIns returns the files of a directory that the kubelet merges into its settings, in its order: *.conf,
-// at any depth.
+// at any depth. It does not follow links to directories (path/filepath.WalkDir).
 func dropIns(tree *hostfs.Tree, dir string) (files []string, err error) {
+	isLink, err := isLink(tree, dir)
+	if err != nil || isLink {
+		return nil, err
+	}
 	names, err := tree.Names(dir)
 	if err != nil {
 		return nil, err
@@ -404,6 +447,27 @@ func dropIns(tree *hostfs.Tree, dir string) (files []string, err error) {
 		}
 	}
 	return files, nil
+}
+
+// isLink reports whether a name is a link; of what does not exist, it is not.
+func isLink(tree *hostfs.Tree, name string) (bool, error) {
+	parent, err := tree.Follow(path.Dir(name))
+	if err != nil {
+		return false, missing(err)
+	}
+	real, err := tree.Follow(name)
+	if err != nil {
+		return false, missing(err)
+	}
+	return real != path.Join(parent, path.Base(name)), nil
+}
+
+// missing returns nil for the error of a file that does not exist.
+func missing(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
 }
 
 // isContainerd reports whether an endpoint is that of a platform's containerd.

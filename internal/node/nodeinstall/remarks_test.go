@@ -56,17 +56,56 @@ func TestRemarks(t *testing.T) {
 		flag    = "(--feature-gates with KubeletEnsureSecretPulledImages=false, in "
 		never   = "imagePullCredentialsVerificationPolicy: NeverVerify\n"
 		options = "etc/default/kubelet"
+		unknown = "so it is not known whether the kubelet verifies images"
+		// always10 is a file that is merged.
+		always10 = "imagePullCredentialsVerificationPolicy: AlwaysVerify\n"
 	)
 	for name, test := range map[string]struct {
 		platform, version string
 		change            func(h *host)
 		want              []string
 	}{
-		"1.33":                  {"kubeadm", "v1.33.5", nil, []string{always, upgrade}},
-		"1.33 with the gate":    {"kubeadm", "v1.33.5", func(h *host) { h.put("var/lib/kubelet/config.yaml", on) }, []string{always, upgrade}},
-		"1.34":                  {"kubeadm", "v1.34.2", nil, []string{shared}},
-		"1.34 with the gate":    {"kubeadm", "v1.34.2", func(h *host) { h.put("var/lib/kubelet/config.yaml", on) }, nil},
-		"1.34, no YAML":         {"kubeadm", "v1.34.2", func(h *host) { h.put("var/lib/kubelet/config.yaml", "{") }, []string{shared}},
+		"1.33":               {"kubeadm", "v1.33.5", nil, []string{always, upgrade}},
+		"1.33 with the gate": {"kubeadm", "v1.33.5", func(h *host) { h.put("var/lib/kubelet/config.yaml", on) }, []string{always, upgrade}},
+		"1.34":               {"kubeadm", "v1.34.2", nil, []string{shared}},
+		"1.34 with the gate": {"kubeadm", "v1.34.2", func(h *host) { h.put("var/lib/kubelet/config.yaml", on) }, nil},
+		"1.34, no YAML":      {"kubeadm", "v1.34.2", func(h *host) { h.put("var/lib/kubelet/config.yaml", "{") }, []string{unknown, shared}},
+		"several documents":  {"kubeadm", "v1.36.2", func(h *host) { h.put("var/lib/kubelet/config.yaml", never+"---\n"+on) }, []string{unknown}},
+		"a relative path": {"kubeadm", "v1.36.2", func(h *host) { h.put(options, "KUBELET_EXTRA_ARGS=--config=config.yaml\n") },
+			[]string{"--config of the kubelet is not an absolute path (\"config.yaml\")"}},
+		"a link to a directory, which is not read": {"kubeadm", "v1.36.2", func(h *host) {
+			h.put(options, "KUBELET_EXTRA_ARGS=--config-dir=/opt/kubelet\n")
+			h.put("var/lib/kubelet/config.yaml", never)
+			h.put("opt/real/10.conf", always10)
+			testkit.Must(t, os.Symlink("real", filepath.Join(h.dir, "opt/kubelet")))
+		}, []string{shared}},
+		"a link in the directory": {"kubeadm", "v1.36.2", func(h *host) {
+			h.put(options, "KUBELET_EXTRA_ARGS=--config-dir=/opt/kubelet\n")
+			h.put("var/lib/kubelet/config.yaml", never)
+			h.put("opt/real/10.conf", always10)
+			h.put("opt/kubelet/x", "")
+			testkit.Must(t, os.Symlink("../real", filepath.Join(h.dir, "opt/kubelet/10")))
+		}, []string{shared}},
+		"null, which removes the gate": {"kubeadm", "v1.34.2", func(h *host) {
+			h.put(options, "KUBELET_EXTRA_ARGS=--config-dir=/opt/kubelet\n")
+			h.put("var/lib/kubelet/config.yaml", on)
+			h.put("opt/kubelet/10.conf", "featureGates: null\n")
+		}, []string{shared}},
+		"null, which removes the policy": {"kubeadm", "v1.36.2", func(h *host) {
+			h.put(options, "KUBELET_EXTRA_ARGS=--config-dir=/opt/kubelet\n")
+			h.put("var/lib/kubelet/config.yaml", never)
+			h.put("opt/kubelet/10.conf", "imagePullCredentialsVerificationPolicy: null\n")
+		}, nil},
+		"a list with the registry": {"kubeadm", "v1.36.2", func(h *host) {
+			h.put("var/lib/kubelet/config.yaml", "imagePullCredentialsVerificationPolicy: NeverVerifyAllowlistedImages\npreloadedImagesVerificationAllowlist: [registry.k8s.io/*, ghcr.io/acme/*]\n")
+		}, []string{"(/var/lib/kubelet/config.yaml): any pod of a node may use an image of ghcr.io that another pod's ServiceAccount pulled, because preloadedImagesVerificationAllowlist has \"ghcr.io/acme/*\""}},
+		"a list of others": {"kubeadm", "v1.36.2", func(h *host) {
+			h.put("var/lib/kubelet/config.yaml", "imagePullCredentialsVerificationPolicy: NeverVerifyAllowlistedImages\npreloadedImagesVerificationAllowlist: [registry.k8s.io/*]\n")
+		}, nil},
+		"no flag for the file": {"kubeadm", "v1.34.2", func(h *host) {
+			h.put(dropIn, "[Service]\nExecStart=\nExecStart=/usr/bin/kubelet $KUBELET_EXTRA_ARGS\n")
+			h.put("var/lib/kubelet/config.yaml", on)
+		}, []string{shared}},
 		"1.36":                  {"kubeadm", "v1.36.2", nil, nil},
 		"1.36 without the gate": {"kubeadm", "v1.36.2", func(h *host) { h.put("var/lib/kubelet/config.yaml", strings.Replace(on, "true", "false", 1)) }, []string{shared}},
 		"1.36 that is told not to": {"kubeadm", "v1.36.2", func(h *host) {
