@@ -24,7 +24,7 @@ func (l *linter) args(p *provider) (hosts []string) {
 			value, found = args[i], true
 		}
 		switch {
-		case args[i] == byName:
+		case args[i] == byName && !named:
 			named = true
 		case !known || !found:
 			l.find(place, "is not known to the plugin, which refuses to work; write --registry=HOST or nothing")
@@ -35,6 +35,8 @@ func (l *linter) args(p *provider) (hosts []string) {
 		case name == "--gateway":
 			gateway = true
 			l.gatewayArgument(place, value)
+		case slices.Contains(args, byName):
+			l.find(place, "is beside %s, and the plugin takes only one of them; remove it", byName)
 		case !path.IsAbs(value):
 			l.find(place, "is not the absolute path of a directory; write where containerd's config_path leads: --certs-dir=%s", certsDir)
 		}

@@ -46,6 +46,11 @@ func TestNodesWithCRIO(t *testing.T) {
 	if got := lint(target, strings.Replace(provider, `, "--by-name"`, "", 1)); !slices.Equal(got, []string{fault + "add --by-name"}) {
 		t.Errorf("%q", got)
 	}
+	for args, want := range map[string]string{`"--by-name", "--by-name"`: "is not known to the plugin", `"--by-name", "--certs-dir=/x"`: "is beside --by-name, and the plugin takes only one of them"} {
+		if got := lint(target, strings.Replace(provider, `"--by-name"`, args, 1)); len(got) != 1 || !strings.Contains(got[0], want) {
+			t.Errorf("%s: %q", args, got)
+		}
+	}
 	if got := lint(testTarget(t, gatewayConfig, Options{Mirrors: []string{"docker.io"}}), provider); !slices.Equal(got, []string{fault + "remove --by-name, or give --cri-o here"}) {
 		t.Errorf("%q", got)
 	}

@@ -142,8 +142,8 @@ var required = map[string][]string{
 // mistyped deny beside it, would silently grant more than is written. Pullpass rejects the object.
 // A mistyped limit of a denial refuses more than is written: the status of the object must say so.
 var preserved = []string{
-	"AccessPolicy.spec.deny[]", "AccessPolicy.spec.deny[].subjects[]", "AccessPolicy.spec.deny[].subjects[].namespaceSelector",
-	"AccessPolicy.spec", "AccessPolicy.spec.rules[]", "AccessPolicy.spec.rules[].subjects[]", "AccessPolicy.spec.rules[].subjects[].namespaceSelector", "AccessPolicy.spec.rules[].allow[]",
+	"AccessPolicy.spec.deny[]", "AccessPolicy.spec.deny[].subjects[]", "AccessPolicy.spec.deny[].subjects[].namespaceSelector", "AccessPolicy.spec.deny[].subjects[].namespaceSelector.matchExpressions[]",
+	"AccessPolicy.spec", "AccessPolicy.spec.rules[]", "AccessPolicy.spec.rules[].subjects[]", "AccessPolicy.spec.rules[].subjects[].namespaceSelector", "AccessPolicy.spec.rules[].subjects[].namespaceSelector.matchExpressions[]", "AccessPolicy.spec.rules[].allow[]",
 }
 
 const inFiles = ": write it in a policy file"
