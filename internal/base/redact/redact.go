@@ -20,8 +20,6 @@ const (
 	// if it has upper case, lower case and digits. The signature of an ES256 token has 86
 	// characters. A key id is a SHA-256, which has 43 in base64url, and should stay readable.
 	minBlob = 64
-
-	replaced = "[looks like a token, "
 )
 
 // Text is that of Secrets without any secret.
@@ -34,7 +32,7 @@ func (k *Secrets) Text(s string) string {
 	if !k.isIn(s) {
 		return s
 	}
-	return fmt.Sprintf(replaced+"%d bytes]", len(s))
+	return fmt.Sprintf("[looks like a token, %d bytes]", len(s))
 }
 
 // Name is Text for a name that people look for: the SHA-256 of a name that is replaced follows, for
@@ -50,7 +48,7 @@ func (k *Secrets) Name(s string) string {
 
 // Names reports whether logged is what Name returned for s.
 func Names(logged, s string) bool {
-	return logged == s || strings.HasPrefix(logged, replaced) && strings.HasSuffix(logged, digestOf(s))
+	return logged == s || strings.HasSuffix(logged, digestOf(s))
 }
 
 func digestOf(s string) string { return fmt.Sprintf(", SHA-256 %x", sha256.Sum256([]byte(s))) }

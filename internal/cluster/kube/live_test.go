@@ -174,15 +174,22 @@ func TestNodeKeptByAFinalizer(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			testkit.Bubble(t, func(t *testing.T) {
 				s := newAPIServer(team()...)
-				c := newTestCluster(t, s, ClusterConfig{PodChecks: true, NodeLabels: true})
+				c := newTestCluster(t, s, ClusterConfig{PodChecks: true, NodeLabels: true, NodeFallback: true})
 				start(t, c)
 				s.Merge("nodes", "", "node-1", kubetest.Object{"metadata": kubetest.Object{"deletionTimestamp": time.Now().UTC().Format(time.RFC3339)}})
 				synctest.Wait()
 				time.Sleep(time.Hour)
 				id := webPod()
+				if facts, err := c.Lookup(t.Context(), id, nil); err != nil || facts.Node == nil || facts.Node.Labels["pool"] != "a" {
+					t.Errorf("a pod whose token does not name the Node: %+v, %v", facts.Node, err)
+				}
 				id.Kubernetes.Node = oidc.ObjectRef{Name: "node-1", UID: "uid-node"}
+				before := c.live.found.Load()
 				if facts, err := c.Lookup(t.Context(), id, nil); err != nil || facts.Node == nil || facts.Node.Labels["pool"] != "a" {
 					t.Errorf("a pod of the Node: %+v, %v", facts.Node, err)
+				}
+				if asked := c.live.found.Load() > before; asked == (name == "watched") {
+					t.Errorf("the API server was asked: %t", asked)
 				}
 				id.Kubernetes.Pod = oidc.ObjectRef{}
 				if _, err := c.Lookup(t.Context(), id, nil); !isGone(err) {

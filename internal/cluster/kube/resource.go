@@ -118,7 +118,7 @@ func (r *resource) confirm(namespace, name, uid string, isLasting bool) (object,
 		key, want := digestOf(namespace, name), digestOf("", uid)
 		r.mu.RLock()
 		defer r.mu.RUnlock()
-		return object{uid: uid}, r.uids[key] == want && (isLasting || !r.ending.ended(uid, r.now))
+		return object{uid: uid}, r.uids[key] == want && !r.ending.ended(uid, r.now) // of a pod, which does not last
 	}
 	key := objectKey{unique.Make(namespace), name}
 	r.mu.RLock()

@@ -430,12 +430,13 @@ func TestTraceTargets(t *testing.T) {
 	for _, e := range []*exchange.Event{job("1"), job("1"), job(""), without(job(""), func(e *exchange.Event) { e.Identity.Project = "" }), pod("builder")} {
 		h.add(manifest(e, http.MethodPut, "a", sum, sum, ""))
 	}
-	for _, e := range []*exchange.Event{pod("web"), pod("web"), without(pod("x"), func(e *exchange.Event) { e.Pod = nil }), job("2")} {
+	for _, e := range []*exchange.Event{pod("web"), pod("web"), without(pod("x"), func(e *exchange.Event) { e.Pod = nil }), job("2"),
+		without(job(""), func(e *exchange.Event) { e.Identity.Project = "8" })} {
 		h.add(manifest(e, http.MethodGet, "a", sum, sum, ""))
 	}
 	h.add(manifest(&exchange.Event{}, http.MethodGet, "a", sum, sum, "")) // anonymous
 	got := fmt.Sprint(trace(t, h, TraceQuery{Repository: "a"}).Targets())
-	if want := "[{run github/1} {project github/7} {service-account prod/team/web} {pod-uid uid-web} {run github/2}] 2"; got != want {
+	if want := "[{run github/1} {project github/7} {service-account prod/team/web} {pod-uid uid-web} {run github/2} {project github/8}] 2"; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
 }
