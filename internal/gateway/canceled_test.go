@@ -121,10 +121,11 @@ func TestPushersThatLeave(t *testing.T) {
 	digest := registrytest.DigestOf([]byte("{}"))
 	for name, test := range map[string]struct {
 		upstream, status int
-		revoked          bool
+		revoked, chunked bool
 		reason           string
 	}{
 		"stored":  {upstream: 201, status: 201},
+		"chunked": {upstream: 500, status: 499, reason: "request_canceled", chunked: true},
 		"invalid": {upstream: 400, status: 400},
 		"denied":  {upstream: 403, status: 499, reason: "request_canceled"},
 		"failing": {upstream: 500, status: 499, reason: "request_canceled"},
@@ -153,8 +154,12 @@ func TestPushersThatLeave(t *testing.T) {
 				return true
 			})
 			connection := testkit.Value(net.Dial("tcp", r.Listener.Addr().String()))(t)
-			testkit.Value(fmt.Fprintf(connection, "PUT /v2/ghcr.io/acme/app/manifests/v1 HTTP/1.1\r\nHost: gateway\r\nAuthorization: Bearer %s\r\nContent-Type: %s\r\nContent-Length: 2\r\n\r\n{}",
-				r.token("web", "repository:ghcr.io/acme/app:pull,push"), registrytest.ManifestType))(t)
+			body := "Content-Length: 2\r\n\r\n{}"
+			if test.chunked {
+				body = "Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n"
+			}
+			testkit.Value(fmt.Fprintf(connection, "PUT /v2/ghcr.io/acme/app/manifests/v1 HTTP/1.1\r\nHost: gateway\r\nAuthorization: Bearer %s\r\nContent-Type: %s\r\n%s",
+				r.token("web", "repository:ghcr.io/acme/app:pull,push"), registrytest.ManifestType, body))(t)
 			<-asked
 			testkit.Must(t, connection.Close())
 			<-(<-clients).Done() // the gateway knows that the client is gone

@@ -64,6 +64,12 @@ func TestUploadsOfJobs(t *testing.T) {
 			t.Errorf("%s: %d %s", subject, got.status, got.body)
 		}
 	}
+	r.Close() // when all is recorded
+	for _, e := range r.events.take() {
+		if e.Gateway.Digest != "" { // which is that of a manifest
+			t.Errorf("%s", shown(e))
+		}
+	}
 }
 
 // callers records the callers for which logins are requested.

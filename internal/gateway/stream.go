@@ -100,14 +100,11 @@ type clientBody struct {
 	moved  func() // is called for each piece
 	n      atomic.Int64
 	ended  atomic.Bool // the whole body has arrived
-	size   int64       // that was announced; -1: none
-
-	mu  sync.Mutex
-	sum hash.Hash // SHA-256 of what was read; nil: it is not needed
+	sum    hash.Hash   // SHA-256 of what was read; nil: it is not needed
 }
 
 func newClientBody(w http.ResponseWriter, r *http.Request) *clientBody {
-	b := &clientBody{ReadCloser: r.Body, client: http.NewResponseController(w), moved: func() {}, size: r.ContentLength}
+	b := &clientBody{ReadCloser: r.Body, client: http.NewResponseController(w), moved: func() {}}
 	b.ended.Store(r.ContentLength == 0)
 	return b
 }
@@ -121,22 +118,18 @@ func (b *clientBody) Read(p []byte) (int, error) {
 	_ = b.client.SetReadDeadline(time.Now().Add(stallTimeout))
 	n, err := b.ReadCloser.Read(p)
 	b.moved()
-	b.mu.Lock()
+	b.n.Add(int64(n))
 	if b.sum != nil {
 		_, _ = b.sum.Write(p[:n])
 	}
-	b.n.Add(int64(n))
-	b.mu.Unlock()
 	b.ended.Store(errors.Is(err, io.EOF))
 	return n, err
 }
 
-// digest returns that of a whole body; empty: it is not whole, or not needed. A client of HTTP/2 may
-// send all bytes without an end: the upstream has them then.
+// digest returns that of a whole body; empty: it is not whole, or not needed. Nothing is read after
+// the end.
 func (b *clientBody) digest() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.sum == nil || !b.ended.Load() && b.n.Load() != b.size {
+	if b.sum == nil || !b.ended.Load() {
 		return ""
 	}
 	return fmt.Sprintf("sha256:%x", b.sum.Sum(nil))
