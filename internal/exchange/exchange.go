@@ -75,6 +75,7 @@ type issuedKey struct {
 	granted    string // canonical scopes, one a line: a scope holds no newline
 	keyID      string
 	issuer     string // the name of the cluster or identity, which a new configuration can change; empty for anonymous
+	named      string // at the gateway, what else of the holder can become known or change: node, project, run
 }
 
 // maxIssuedScopes is the maximum size of the scopes of a remembered token, in bytes. A client
@@ -135,7 +136,7 @@ func New(c Config) (*Exchanger, error) {
 // heldByIssued returns the bytes that the cache counts for an entry. It leaves out the key id
 // and the issuer's name, which many entries share.
 func heldByIssued(key issuedKey, token registryauth.Token) int {
-	return lru.Bytes(len(key.granted)) + lru.Bytes(len(token.Value.Reveal())) + lru.Bytes(registryauth.SecretBytes) + lru.Bytes(len(token.ID))
+	return lru.Bytes(len(key.granted)) + lru.Bytes(len(key.named)) + lru.Bytes(len(token.Value.Reveal())) + lru.Bytes(registryauth.SecretBytes) + lru.Bytes(len(token.ID))
 }
 
 // try decides by the trial, or by the policy if only objects are tried.
@@ -224,6 +225,10 @@ func (x *Exchanger) issue(req registryauth.Request, a *Authorization) (token reg
 	if id := a.subject.Identity; id != nil {
 		if key.issuer = id.Cluster; id.External != nil {
 			key.issuer = id.External.Provider
+		}
+		if registry.NamesHolder() {
+			h := holder(id, "")
+			key.named = strings.Join([]string{h.Node, h.NodeUID, h.Project, h.Run}, "\n")
 		}
 	}
 	if token, ok := x.issued.Get(key); ok {

@@ -114,3 +114,20 @@ func TestRevokedTokenIsNotReused(t *testing.T) {
 		}
 	}
 }
+
+// A token of the gateway names the node, once that is known: its revocation has to find it.
+func TestNodeThatBecomesKnown(t *testing.T) {
+	t.Parallel()
+	known := map[string]exchange.Facts{webUID: {}}
+	r := newRig(t, func(c *rigConfig) {
+		c.nodeOptional, c.namesHolder = true, true
+		c.objects = objects{byUID: known}
+	})
+	token := r.token(t, func(c map[string]any) { delete(c["kubernetes.io"].(map[string]any), "node") })
+	first, again := r.do(t, get(token)).body.Token, r.do(t, get(token)).body.Token
+	known[webUID] = exchange.Facts{Node: &exchange.Node{Name: "node1", UID: node1UID}}
+	next, last := r.do(t, get(token)).body.Token, r.do(t, get(token)).body.Token
+	if first == "" || again != first || next == first || last != next {
+		t.Errorf("%q, %q, %q, %q", first, again, next, last)
+	}
+}

@@ -1,7 +1,9 @@
 package gateway_test
 
 import (
+	"cmp"
 	"context"
+	"crypto/sha512"
 	"fmt"
 	"io"
 	"net"
@@ -123,8 +125,10 @@ func TestPushersThatLeave(t *testing.T) {
 		upstream, status int
 		revoked, chunked bool
 		reason           string
+		reference        string // a digest; empty: v1
 	}{
 		"stored":  {upstream: 201, status: 201},
+		"sha512":  {upstream: 500, status: 499, reason: "request_canceled", reference: fmt.Sprintf("sha512:%x", sha512.Sum512([]byte("{}")))},
 		"chunked": {upstream: 500, status: 499, reason: "request_canceled", chunked: true},
 		"invalid": {upstream: 400, status: 400},
 		"denied":  {upstream: 403, status: 499, reason: "request_canceled"},
@@ -158,8 +162,8 @@ func TestPushersThatLeave(t *testing.T) {
 			if test.chunked {
 				body = "Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n"
 			}
-			testkit.Value(fmt.Fprintf(connection, "PUT /v2/ghcr.io/acme/app/manifests/v1 HTTP/1.1\r\nHost: gateway\r\nAuthorization: Bearer %s\r\nContent-Type: %s\r\n%s",
-				r.token("web", "repository:ghcr.io/acme/app:pull,push"), registrytest.ManifestType, body))(t)
+			testkit.Value(fmt.Fprintf(connection, "PUT /v2/ghcr.io/acme/app/manifests/%s HTTP/1.1\r\nHost: gateway\r\nAuthorization: Bearer %s\r\nContent-Type: %s\r\n%s",
+				cmp.Or(test.reference, "v1"), r.token("web", "repository:ghcr.io/acme/app:pull,push"), registrytest.ManifestType, body))(t)
 			<-asked
 			testkit.Must(t, connection.Close())
 			<-(<-clients).Done() // the gateway knows that the client is gone
@@ -174,7 +178,7 @@ func TestPushersThatLeave(t *testing.T) {
 			} else {
 				close(answers)
 			}
-			if e := r.one(); e.Status != test.status || e.Reason != test.reason || e.Gateway.Digest != digest || e.Gateway.UpstreamStatus != test.upstream || e.Gateway.Received != 2 {
+			if e := r.one(); e.Status != test.status || e.Reason != test.reason || e.Gateway.Digest != cmp.Or(test.reference, digest) || e.Gateway.UpstreamStatus != test.upstream || e.Gateway.Received != 2 {
 				t.Errorf("%s", shown(e))
 			}
 			testkit.Eventually(t, "the place is given back", func() bool { return r.memory.Load().Streams == 0 })

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/sha256"
+	"crypto/sha512"
 	"net/http"
 	"net/url"
 	"strings"
@@ -171,7 +172,9 @@ func (q *request) pushes(r *http.Request) {
 	if takes && !q.body.ended.Load() {
 		r.Body, r.ContentLength = q.body, q.http.ContentLength
 		if q.target.kind == kindManifest {
-			q.body.sum = sha256.New()
+			if q.body.algorithm, q.body.sum = "sha256", sha256.New(); strings.HasPrefix(q.target.reference, "sha512:") {
+				q.body.algorithm, q.body.sum = "sha512", sha512.New()
+			}
 		}
 		if media := contentType(q.target.kind, q.http.Header.Get("Content-Type")); media != "" {
 			r.Header.Set("Content-Type", media)

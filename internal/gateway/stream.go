@@ -100,7 +100,9 @@ type clientBody struct {
 	moved  func() // is called for each piece
 	n      atomic.Int64
 	ended  atomic.Bool // the whole body has arrived
-	sum    hash.Hash   // SHA-256 of what was read; nil: it is not needed
+	// sum is of what was read; nil: it is not needed.
+	sum       hash.Hash
+	algorithm string // of sum, as in a digest
 }
 
 func newClientBody(w http.ResponseWriter, r *http.Request) *clientBody {
@@ -132,5 +134,5 @@ func (b *clientBody) digest() string {
 	if b.sum == nil || !b.ended.Load() {
 		return ""
 	}
-	return fmt.Sprintf("sha256:%x", b.sum.Sum(nil))
+	return fmt.Sprintf("%s:%x", b.algorithm, b.sum.Sum(nil))
 }

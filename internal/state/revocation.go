@@ -11,6 +11,8 @@ import (
 	"time"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/pullpass/pullpass/internal/base/names"
 )
 
 // TargetKind is the kind of target that a revocation names.
@@ -82,8 +84,11 @@ func (t Target) validate() error {
 		return fmt.Errorf("%w: unknown kind %.20q", ErrRevocation, t.Kind)
 	}
 	longest := maxTargetBytes
-	if identity {
+	switch {
+	case identity:
 		longest = maxIDBytes
+	case t.Kind == TargetToken:
+		longest = names.MaxTokenIDBytes
 	}
 	for _, field := range []struct {
 		name, value string

@@ -82,11 +82,14 @@ func (k *Secrets) isIn(s string) bool {
 // base64url in both cases. It has false positives, so it is for texts that can be dropped.
 func Opaque(s string) bool { return hasBlob(s, minPiece, false) }
 
+// pushCredential begins each push credential.
+const pushCredential = "pullpass-push."
+
 // looksLikeToken reports whether s contains a JWT, or a part of a JWT that is recognizable by its
 // form. Such a part is the beginning of a header or payload, which is JSON in base64url, or a long
 // text of base64url only.
 func looksLikeToken(s string) bool {
-	return hasBlob(s, minBlob, true) || hasJSON(s)
+	return hasBlob(s, minBlob, true) || hasJSON(s) || strings.Contains(s, pushCredential)
 }
 
 // hasBlob reports whether s contains length consecutive characters of base64url, with upper and

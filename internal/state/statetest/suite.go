@@ -403,7 +403,8 @@ func badRevocations(t *testing.T, r [2]Replica) {
 		"no kind":      func(r *state.Revocation) { r.Target.Kind = "" },
 		"unknown kind": func(r *state.Revocation) { r.Target.Kind = "Token" },
 		"no name":      func(r *state.Revocation) { r.Target.Name = "" },
-		"long name":    func(r *state.Revocation) { r.Target.Name = strings.Repeat("x", 254) },
+		"long token":   func(r *state.Revocation) { r.Target.Name = strings.Repeat("x", 257) },
+		"long pod":     func(r *state.Revocation) { r.Target.Kind, r.Target.Name = state.TargetPod, strings.Repeat("x", 254) },
 		"no text":      func(r *state.Revocation) { r.Target.Name = "\xff" },
 		"two lines":    func(r *state.Revocation) { r.Reason = "a\nb" },
 		"token in":     func(r *state.Revocation) { r.Target.Cluster = "prod" },
@@ -433,11 +434,12 @@ func badRevocations(t *testing.T, r [2]Replica) {
 		}
 	}
 	longest := revocation(state.Target{Kind: state.TargetProject, Identity: "mesh", Name: strings.Repeat("x", 512)}, "a reason", time.Hour)
-	for _, good := range []state.Revocation{good, longest} {
+	token := revocation(state.Target{Kind: state.TargetToken, Name: strings.Repeat("x", 256)}, "a reason", time.Hour)
+	for _, good := range []state.Revocation{good, longest, token} {
 		testkit.Must(t, r[0].Revocations.Add(t.Context(), good))
 	}
-	if err := r[0].Revocations.Remove(t.Context(), longest.Target, "an operator"); err != nil {
-		t.Error(err)
+	for _, long := range []state.Revocation{longest, token} {
+		testkit.Must(t, r[0].Revocations.Remove(t.Context(), long.Target, "an operator"))
 	}
 	if err := r[0].Revocations.Remove(t.Context(), good.Target, ""); !errors.Is(err, state.ErrRevocation) {
 		t.Errorf("removed without an author: %v", err)
