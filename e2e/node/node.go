@@ -154,7 +154,8 @@ func (n *Node) TryPullOnce(ctx context.Context, image, login string) (time.Durat
 func (n *Node) ctr(ctx context.Context, args ...string) error {
 	cmd := n.view.command(filepath.Join(n.bin, "ctr"), append([]string{"--address=/run/containerd/containerd.sock", "--namespace=k8s.io"}, args...)...)
 	if output, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("ctr %v: %w: %s", args, err, output)
+		lines := strings.Split(strings.TrimSpace(string(output)), "\n") // before the last one, it says how far it is
+		return fmt.Errorf("ctr %v: %w: %s", args, err, lines[len(lines)-1])
 	}
 	return ctx.Err()
 }
