@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"unicode"
 )
 
 const (
@@ -30,11 +31,11 @@ func verifyNames(hosts string, getenv func(string) string, registry, gateway str
 		return nameError("the image's registry has a port, and the gateway has the names of registries at port 443")
 	}
 	gateway, _, _ = strings.Cut(gateway, ":") // without its port
-	own, want := addresses(hosts, registry), addresses(hosts, gateway)
+	own, want := addresses(hosts, registry, false), addresses(hosts, gateway, false)
 	if len(own) == 0 {
 		return nameError("/etc/hosts: has no address of the image's registry")
 	}
-	for _, address := range own {
+	for _, address := range append(own, addresses(hosts, registry, true)...) {
 		switch {
 		case !address.IsValid(): // resolvers skip the line, and ask the DNS
 			return nameError("/etc/hosts: a line with the image's registry does not begin with an IP address")
@@ -48,14 +49,21 @@ func verifyNames(hosts string, getenv func(string) string, registry, gateway str
 	return nil
 }
 
-// addresses returns those of a name; the zero address stands for a text that is none. A text that
-// resolvers may read in two ways names nothing: white space is a blank or a tab (hosts(5)).
-func addresses(hosts, name string) (all []netip.Addr) {
+// addresses returns those of a name; the zero address stands for a text that some resolvers skip. They
+// do not read all lines alike: with anyReading, a name counts if one of them may find it, and
+// otherwise if all do. hosts(5) separates by blanks and tabs, and has no dot behind a name.
+func addresses(hosts, name string, anyReading bool) (all []netip.Addr) {
+	isSpace := func(r rune) bool { return strings.ContainsRune(" \t\r\n", r) || anyReading && unicode.IsSpace(r) }
 	for line := range strings.Lines(hosts) {
 		line, _, _ = strings.Cut(line, "#")
-		words := strings.FieldsFunc(line, func(r rune) bool { return strings.ContainsRune(" \t\r\n", r) })
-		if len(words) > 1 && slices.ContainsFunc(words[1:], func(word string) bool { return strings.EqualFold(strings.TrimSuffix(word, "."), name) }) {
+		words := strings.FieldsFunc(line, isSpace)
+		if len(words) > 1 && slices.ContainsFunc(words[1:], func(word string) bool {
+			return strings.EqualFold(word, name) || anyReading && strings.EqualFold(strings.TrimSuffix(word, "."), name)
+		}) {
 			address, _ := netip.ParseAddr(words[0])
+			if address.Zone() != "" {
+				address = netip.Addr{}
+			}
 			all = append(all, address.Unmap())
 		}
 	}
@@ -63,15 +71,24 @@ func addresses(hosts, name string) (all []netip.Addr) {
 }
 
 // isProxied reports whether CRI-O would send requests for a host to a proxy, if its environment is
-// that of the kubelet. It reads NO_PROXY as Go programs do.
+// that of the kubelet. It reads NO_PROXY as Go programs do (golang.org/x/net/http/httpproxy).
 func isProxied(getenv func(string) string, host string) bool {
 	if cmp.Or(getenv("HTTPS_PROXY"), getenv("https_proxy")) == "" {
 		return false
 	}
 	for entry := range strings.SplitSeq(cmp.Or(getenv("NO_PROXY"), getenv("no_proxy")), ",") {
-		entry = strings.TrimSuffix(strings.ToLower(strings.TrimSpace(entry)), ":443")
-		domain := "." + strings.TrimPrefix(strings.TrimPrefix(entry, "*"), ".")
-		if entry == "*" || entry == host || domain != "." && strings.HasSuffix(host, domain) {
+		entry = strings.ToLower(strings.TrimSpace(entry))
+		if entry == "*" {
+			return false
+		}
+		entry = strings.TrimSuffix(entry, ":443")
+		if strings.HasPrefix(entry, "*.") {
+			entry = entry[1:]
+		}
+		isDomain := strings.HasPrefix(entry, ".")
+		switch {
+		case entry == "":
+		case isDomain && strings.HasSuffix(host, entry), !isDomain && (host == entry || strings.HasSuffix(host, "."+entry)):
 			return false
 		}
 	}
