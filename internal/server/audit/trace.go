@@ -396,7 +396,7 @@ func (t *Trace) Targets() (all []Target, others int) {
 		}
 		return true
 	}
-	of := func(isAdded bool) {
+	count := func(isAdded bool) {
 		if !isAdded {
 			others++
 		}
@@ -406,11 +406,11 @@ func (t *Trace) Targets() (all []Target, others int) {
 		case strings.Contains(p.Identity, "/"):
 			add("service-account", p.Identity)
 		default:
-			of(add("run", p.Identity+"/"+p.Run, p.Identity, p.Run) || add("project", p.Identity+"/"+p.from.project, p.Identity, p.from.project))
+			count(add("run", p.Identity+"/"+p.Run, p.Identity, p.Run) || add("project", p.Identity+"/"+p.from.project, p.Identity, p.from.project))
 		}
 	}
 	for _, p := range t.Pulls {
-		of(add("pod-uid", p.from.podUID, p.from.podUID) ||
+		count(add("pod-uid", p.from.podUID, p.from.podUID) ||
 			add("service-account", names.Object{Cluster: p.Cluster, Namespace: p.Namespace, Name: p.ServiceAccount}.String(), p.ServiceAccount) ||
 			add("run", p.Identity+"/"+p.Run, p.Identity, p.Run) || add("project", p.Identity+"/"+p.from.project, p.Identity, p.from.project))
 	}
