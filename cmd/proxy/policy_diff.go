@@ -16,6 +16,7 @@ import (
 	"github.com/pullpass/pullpass/internal/config"
 	"github.com/pullpass/pullpass/internal/config/setup"
 	"github.com/pullpass/pullpass/internal/policy"
+	"github.com/pullpass/pullpass/internal/policy/action"
 	"github.com/pullpass/pullpass/internal/policy/diff"
 	"github.com/pullpass/pullpass/internal/policy/policyobjects"
 	"github.com/pullpass/pullpass/internal/server/explain"
@@ -213,13 +214,28 @@ func (f *comparedFile) side(other *config.Config, sets objectSets, stderr io.Wri
 		side.Clusters = append(side.Clusters, known)
 	}
 	for _, r := range cfg.Registries {
-		side.Services = append(side.Services, diff.Service{Name: r.Service, Scopes: setup.Scopes(cfg)[r.Service]})
+		service := diff.Service{Name: r.Service, Scopes: setup.Scopes(cfg)[r.Service]}
+		if cfg.IsGateway(r.Service) {
+			service.Upstreams = upstreamsOf(cfg)
+		}
+		side.Services = append(side.Services, service)
 	}
 	issuers := setup.IdentityIssuers(cfg)
 	for _, i := range cfg.Identities {
 		side.Identities = append(side.Identities, diff.Identity{Name: i.Name, Issuer: i.Issuer, Profile: i.Profile, Require: i.Require, Identify: issuers[i.Name].IdentifyClaims})
 	}
 	return side, nil
+}
+
+// upstreamsOf returns what the gateway lets clients do at each upstream.
+func upstreamsOf(cfg *config.Config) map[string]action.Set {
+	all := map[string]action.Set{}
+	for _, u := range cfg.Upstreams {
+		for _, a := range u.Actions {
+			all[u.Name] |= action.Named(string(a))
+		}
+	}
+	return all
 }
 
 // objectsOf returns objects as far as they count. Without a set, they are not known.

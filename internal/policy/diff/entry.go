@@ -25,8 +25,8 @@ type Difference struct {
 }
 
 // Entry is a set of requests that change. Each request that changes is in one, and its example
-// changes. Without an example, requests of the set may change: conditions decide, and no request was
-// found for which they decide differently.
+// changes. Without an example, requests of the set may change: Unjudged says why, or else conditions
+// decide, and no request was found for which they decide differently.
 type Entry struct {
 	Who          string              `json:"who"`                 // CLUSTER/NAMESPACE/SERVICEACCOUNT, in which * is any run of characters; identity/NAME; anonymous
 	Anonymous    bool                `json:"anonymous,omitempty"` // also callers without a token
@@ -39,6 +39,7 @@ type Entry struct {
 	Denial       string              `json:"denial,omitempty"` // that refuses it on the other side, as a whole
 	Except       []Exception         `json:"except,omitempty"` // what of it does not change
 	Example      Example             `json:"example,omitzero"`
+	Unjudged     string              `json:"unjudged,omitempty"` // why there is no example
 
 	position int // of the unit
 }
@@ -135,9 +136,13 @@ func (e *Entry) exceptText() []string {
 	return all
 }
 
-// command is the command that shows the example.
-func (x *Example) command() string {
-	if x.As == "" {
+// example returns the command that shows the example, or says why there is none.
+func (e *Entry) example() string {
+	x := &e.Example
+	switch {
+	case e.Unjudged != "":
+		return "none: " + e.Unjudged
+	case x.As == "":
 		return noExample
 	}
 	as := "--as " + x.As
@@ -201,7 +206,7 @@ func WriteText(w io.Writer, d *Difference) error {
 			for _, text := range e.exceptText() {
 				line("", "except "+text)
 			}
-			line("", "example "+e.Example.command())
+			line("", "example "+e.example())
 			for _, text := range e.Example.facts() {
 				line("", "with "+text)
 			}
@@ -252,7 +257,7 @@ func WriteMarkdown(w io.Writer, d *Difference) error {
 			for _, text := range e.exceptText() {
 				repositories += "<br>except " + code(text)
 			}
-			example := code(e.Example.command())
+			example := code(e.example())
 			for _, text := range e.Example.facts() {
 				example += "<br>with " + code(text)
 			}

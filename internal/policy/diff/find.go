@@ -143,6 +143,7 @@ func (c *comparison) entries() ([]Entry, error) {
 			}
 		}
 	}
+	c.compareUpstreams()
 	slices.SortStableFunc(c.found, func(a, b Entry) int { return cmp.Compare(a.position, b.position) })
 	return c.found, nil
 }
@@ -348,16 +349,9 @@ func (n near) key(b *box, a action.Set) string {
 }
 
 func (c *comparison) add(b *box, service string, actions action.Set, p *point) {
-	e := Entry{Service: service, Actions: actions.Names(), Rule: b.unit.rule, Repositories: string(b.unit.pattern), position: b.unit.position}
+	e := b.entry(service, actions)
 	if p != nil {
 		e.Example = p.example(actions)
-	}
-	if e.Repositories == "" {
-		e.Repositories = catalog
-	}
-	e.Who, e.Claims, e.Where = b.who()
-	if b.denial != nil && !b.denial.isNew {
-		e.Denial = b.denial.rule
 	}
 	key := fmt.Sprintf("%s %v %q %s %s %v %s %s", e.Who, e.Claims, e.Where, e.Service, e.Repositories, e.Actions, e.Rule, e.Denial)
 	if c.seen[key] {
@@ -374,6 +368,18 @@ func (c *comparison) add(b *box, service string, actions action.Set, p *point) {
 	}
 	e.Except = c.exceptions(b, actions)
 	c.found = append(c.found, e)
+}
+
+func (b *box) entry(service string, actions action.Set) Entry {
+	e := Entry{Service: service, Actions: actions.Names(), Rule: b.unit.rule, Repositories: string(b.unit.pattern), position: b.unit.position}
+	if e.Repositories == "" {
+		e.Repositories = catalog
+	}
+	e.Who, e.Claims, e.Where = b.who()
+	if b.denial != nil && !b.denial.isNew {
+		e.Denial = b.denial.rule
+	}
+	return e
 }
 
 // who describes the callers of a box.

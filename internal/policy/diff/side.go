@@ -46,6 +46,8 @@ type Objects struct {
 type Service struct {
 	Name   string
 	Scopes func(host string, requested []registryauth.Scope) []registryauth.Scope // of the gateway: what is judged instead; nil: what is requested
+	// Upstreams are those of the gateway, with what it lets clients do there.
+	Upstreams map[string]action.Set
 }
 
 // Identity is one of identities[]. Identify checks the claims of its tokens.
