@@ -40,7 +40,7 @@ explain shows why. Nothing else changes. The command uses no network.
 Each file is a configuration, or a policy file or objects of kind AccessPolicy. A
 policy file takes the rest from the configuration on the other side. Objects take the
 place of those of --objects. With --objects, both sides have these policy objects of a
-cluster; without it, any RepositoryAccess can be there.
+cluster; without it, any can be there.
 
 Exit code 0 if the files can be compared, 1 if --fail-on names what was found, and 2
 if a file has a fault.`,
@@ -241,7 +241,7 @@ func upstreamsOf(cfg *config.Config) map[string]action.Set {
 // objectsOf returns objects as far as they count. Without a set, they are not known.
 func objectsOf(set *policyobjects.Set, o config.Objects) *diff.Objects {
 	within := withinOf(o)
-	objects := &diff.Objects{Policies: policy.NewPolicies(within), RequestsAreRead: o.Requests, KnowsRequests: set != nil}
+	objects := &diff.Objects{Policies: policy.NewPolicies(within), PoliciesAreRead: o.Policies, RequestsAreRead: o.Requests, AreKnown: set != nil}
 	if set == nil {
 		return objects
 	}

@@ -32,7 +32,7 @@ type Entry struct {
 	Anonymous    bool                `json:"anonymous,omitempty"` // also callers without a token
 	Claims       map[string][]string `json:"claims,omitempty"`    // of the identity, and for each the values of which it has one
 	Where        []string            `json:"where,omitempty"`     // what else the callers or their requests must have
-	Service      string              `json:"service"`             // * without a configuration: any
+	Service      string              `json:"service"`             // *: any
 	Repositories string              `json:"repositories"`        // a pattern, or registry:catalog
 	Actions      []string            `json:"actions"`
 	Rule         string              `json:"rule"`             // that grants it on one side

@@ -112,7 +112,7 @@ func sameFacts(a, b Cluster) bool {
 	if a.Objects == nil {
 		return true
 	}
-	return a.Objects.KnowsRequests == b.Objects.KnowsRequests && a.Objects.RequestsAreRead == b.Objects.RequestsAreRead &&
+	return a.Objects.AreKnown == b.Objects.AreKnown && a.Objects.RequestsAreRead == b.Objects.RequestsAreRead &&
 		slices.Equal(a.Objects.Requests, b.Objects.Requests) && slices.Equal(a.Objects.Policies.Within(), b.Objects.Policies.Within())
 }
 
@@ -144,6 +144,7 @@ func (c *comparison) entries() ([]Entry, error) {
 		}
 	}
 	c.compareUpstreams()
+	c.compareUnknownObjects()
 	slices.SortStableFunc(c.found, func(a, b Entry) int { return cmp.Compare(a.position, b.position) })
 	return c.found, nil
 }

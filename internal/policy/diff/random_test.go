@@ -256,7 +256,7 @@ func (w written) side(t testing.TB) *Side {
 	return &Side{
 		Policy: p,
 		Clusters: []Cluster{
-			{Name: "c1", KnowsLabels: true, KnowsAnnotations: true, Objects: &Objects{Policies: policy.NewPolicies(within, objects...), Requests: requests, KnowsRequests: true, RequestsAreRead: true}},
+			{Name: "c1", KnowsLabels: true, KnowsAnnotations: true, Objects: &Objects{Policies: policy.NewPolicies(within, objects...), Requests: requests, AreKnown: true, PoliciesAreRead: true, RequestsAreRead: true}},
 			{Name: "c2"},
 		},
 		Services:   []Service{{Name: "s1"}, {Name: "s2"}},

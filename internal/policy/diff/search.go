@@ -331,7 +331,7 @@ func (c *compiled) mayGrant(u *unit, name string) bool {
 		return false
 	case u.requests:
 		o := cluster.Objects
-		return o != nil && o.RequestsAreRead && (!o.KnowsRequests || len(o.Requests) > 0)
+		return o != nil && o.RequestsAreRead && (!o.AreKnown || len(o.Requests) > 0)
 	}
 	return true
 }
@@ -339,7 +339,7 @@ func (c *compiled) mayGrant(u *unit, name string) bool {
 // asking returns the RepositoryAccess objects that can count for the box, if they are known.
 func (s *accountSearch) asking(cluster string) ([]*policy.Request, bool) {
 	c, _ := s.to.cluster(cluster)
-	if !s.box.unit.requests || !c.Objects.KnowsRequests {
+	if !s.box.unit.requests || !c.Objects.AreKnown {
 		return nil, false
 	}
 	return filtered(c.Objects.Requests, func(r *policy.Request) bool {
@@ -864,7 +864,7 @@ func (f *finder) areas(b *box, a action.Set, n near, p *point) (in area, others 
 	if u.annotation != "" && !to.KnowsAnnotations {
 		return area{}, nil, false
 	}
-	p.isAsked = u.requests && to.Objects != nil && to.Objects.RequestsAreRead && !to.Objects.KnowsRequests
+	p.isAsked = u.requests && to.Objects != nil && to.Objects.RequestsAreRead && !to.Objects.AreKnown
 	if in, ok = f.to.area(u, granting.Identity, p, a); !ok {
 		return area{}, nil, false
 	}
@@ -898,7 +898,7 @@ func (c *compiled) area(u *unit, id *oidc.Identity, p *point, a action.Set) (are
 		return one, ok
 	case cluster.Objects == nil || !cluster.Objects.RequestsAreRead:
 		return area{}, false
-	case !cluster.Objects.KnowsRequests:
+	case !cluster.Objects.AreKnown:
 		return one, p.isAsked
 	}
 	var asked []pattern.Pattern

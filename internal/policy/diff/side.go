@@ -35,11 +35,12 @@ type Cluster struct {
 
 // Objects are the policy objects of a cluster.
 type Objects struct {
-	Policies *policy.Policies
-	// Requests are the RepositoryAccess objects. If they are not known, any can be there.
-	Requests        []*policy.Request
-	KnowsRequests   bool
-	RequestsAreRead bool
+	// Policies are the AccessPolicy objects, and Requests the RepositoryAccess objects. If they are
+	// not known, any can be there.
+	Policies                         *policy.Policies
+	Requests                         []*policy.Request
+	AreKnown                         bool
+	PoliciesAreRead, RequestsAreRead bool
 }
 
 // Service is the service of a registry.
@@ -166,7 +167,7 @@ func (o *Objects) requestsOf(p *point) *policy.Requests {
 	if !o.RequestsAreRead {
 		return nil
 	}
-	if o.KnowsRequests {
+	if o.AreKnown {
 		own := slices.Collect(func(yield func(*policy.Request) bool) {
 			for _, r := range o.Requests {
 				if r.Namespace() == p.namespace && !yield(r) {

@@ -1,0 +1,63 @@
+package diff
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/pullpass/pullpass/internal/policy"
+	"github.com/pullpass/pullpass/internal/policy/action"
+	"github.com/pullpass/pullpass/internal/policy/pattern"
+)
+
+// compareUnknownObjects adds an entry for each cluster whose AccessPolicy objects are not known, if
+// objects could grant more or refuse less on this side.
+func (c *comparison) compareUnknownObjects() {
+	for _, cluster := range c.to.Clusters {
+		if why := c.unknownObjects(cluster); why != "" {
+			c.found = append(c.found, Entry{
+				Who: cluster.Name + "/*/*", Service: "*", Repositories: "**", Actions: atoms(action.All).Names(), Rule: "AccessPolicy objects", position: len(c.to.units),
+				Unjudged: fmt.Sprintf("AccessPolicy objects of cluster %s are not known, and %s; name them with --objects %s=FILE", cluster.Name, why, cluster.Name),
+			})
+		}
+	}
+}
+
+// unknownObjects says why unknown AccessPolicy objects could make a difference in a cluster; empty: they cannot.
+func (c *comparison) unknownObjects(cluster Cluster) string {
+	other, isOld := c.from.cluster(cluster.Name)
+	to, from := cluster.Objects.orNone(), other.Objects.orNone()
+	isOpen := func(p pattern.Pattern) bool {
+		return !slices.ContainsFunc(from.Policies.Within(), func(old pattern.Pattern) bool { return old.Contains(p) })
+	}
+	switch {
+	case !to.isUnknown() && !from.isUnknown():
+		return ""
+	case !isOld:
+		return "only one side has the cluster"
+	case to.PoliciesAreRead != from.PoliciesAreRead:
+		return "clusters[].kubernetes.objects.policies differs"
+	case to.AreKnown != from.AreKnown:
+		return "only one side has objects"
+	case slices.ContainsFunc(to.Policies.Within(), isOpen):
+		return "clusters[].kubernetes.objects.within differs"
+	case to.RequestsAreRead && !from.RequestsAreRead:
+		return "clusters[].kubernetes.objects.requests differs"
+	case slices.ContainsFunc(c.to.Services, func(s Service) bool { _, ok := c.from.service(s.Name); return !ok || len(c.opened(s)) > 0 }):
+		return "registries or upstreams differ"
+	}
+	for _, d := range c.removed {
+		if d.whom.Identities == nil && overlap(clustersOf(d.whom), []string{cluster.Name}) {
+			return "deny rule " + d.rule + " could refuse what they grant"
+		}
+	}
+	return ""
+}
+
+func (o *Objects) orNone() *Objects {
+	if o == nil {
+		return &Objects{Policies: policy.NewPolicies(nil)}
+	}
+	return o
+}
+
+func (o *Objects) isUnknown() bool { return o.PoliciesAreRead && !o.AreKnown }
