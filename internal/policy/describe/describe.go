@@ -44,7 +44,7 @@ func denials(cluster string, list []policy.WrittenDenial) []Sentence {
 func rule(r *policy.WrittenRule) string {
 	callers := who(r.Subjects)
 	if r.Anonymous {
-		callers = "callers without a token"
+		callers = "all callers, with a token or without,"
 	}
 	var what []string
 	for _, a := range r.Allow {

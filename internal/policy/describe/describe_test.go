@@ -51,7 +51,7 @@ deny:
 			" may pull and push shared/base and shared/tools/**, do anything with every repository and list all repositories at registry.example.com.",
 		"All ServiceAccounts may delete, pull and push {namespace}/**, as far as the annotation pullpass.dev/repositories requests it.",
 		"All ServiceAccounts may pull {namespace}/**, as far as a RepositoryAccess of their namespace requests it.",
-		"Callers without a token may pull public/**.",
+		"All callers, with a token or without, may pull public/**.",
 		"ServiceAccounts named web in namespace a may do anything with a.",
 		`Callers of github with ref refs/heads/main and repository_id 42 or 43 that meet the condition "claims.event_name == \"push\"" may pull and push team-a/web.`,
 		"All ServiceAccounts in namespace team-bad get no token, even if a rule allows access.",
