@@ -112,6 +112,7 @@ func policyExportCommand() *cobra.Command {
 		Long: `Convert a policy file to an AccessPolicy object, or the AccessPolicy objects of a
 cluster to a policy file with the same rules for that cluster. Objects cannot contain
 identities, anonymous, annotations or the catalog: a file with one of them is a fault.
+So is a denial of tokenIDs alone, which in a file is for CI jobs as well.
 
 Warning: clusters[].kubernetes.objects.within limits objects only. The file that you
 get is not limited.`,

@@ -51,6 +51,9 @@ func (p *Policies) WrittenRules() []WrittenRule { return writtenRules(p.rules) }
 // WrittenDenials returns the denials of the objects in their order.
 func (p *Policies) WrittenDenials() []WrittenDenial { return writtenDenials(p.deny) }
 
+// WrittenDenials returns the denials of the object in their order.
+func (o *ObjectPolicy) WrittenDenials() []WrittenDenial { return writtenDenials(o.deny) }
+
 // Within returns the repositories that objects may grant. It must not be changed.
 func (p *Policies) Within() []pattern.Pattern { return p.within }
 

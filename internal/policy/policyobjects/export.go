@@ -38,8 +38,16 @@ func ToObject(name string, file policy.File) ([]byte, error) {
 			value[key] = field
 		}
 	}
-	if err := policy.ParseObject(name, value).Err(); err != nil {
+	object := policy.ParseObject(name, value)
+	if err := object.Err(); err != nil {
 		return nil, in(file.Name, err)
+	}
+	for _, d := range object.WrittenDenials() {
+		for i := range d.Subjects {
+			if d.Subjects[i].OnlyTokenIDs() {
+				return nil, fmt.Errorf(`%s: %s.subjects[%d].tokenIDs: a policy file refuses tokens of identities as well, an object only those of its cluster; keep the denial in a file, or add namespaces: ["*"]`, file.Name, d.Origin, i)
+			}
+		}
 	}
 	root, _, err := strictyaml.Parse(file.Data, policy.MaxBytes)
 	if err != nil {

@@ -143,6 +143,9 @@ func TestExportFaults(t *testing.T) {
 		head + "AccessPolicyTests\ntests: []\n":                                      "is not a policy file",
 		strings.Replace(file, "pullpass.dev/v1beta1", "v1", 1):                       "is not a policy file",
 		"{": "p.yaml: is not valid YAML",
+		file + "deny: [{name: d, subjects: [{namespaces: [b]}, {tokenIDs: [t]}]}]\n": `p.yaml: AccessPolicy x: deny[0].subjects[1].tokenIDs: a policy file refuses tokens of identities as well, an object only those of its cluster; keep the denial in a file, or add namespaces: ["*"]`,
+		file + "deny: [{name: d, subjects: [{tokenIDs: [t], condition: 'true'}]}]\n": "refuses tokens of identities as well",
+		file + "deny: [{name: d, subjects: [{tokenIDs: [t], namespaces: ['*']}]}]\n": "",
 	} {
 		if _, err := ToObject("x", policy.File{Name: "p.yaml", Data: []byte(text)}); (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", text, err, want)
