@@ -214,7 +214,7 @@ func (x *Exchanger) remembers(req registryauth.Request) bool {
 
 // issue returns the token that was last issued for the same key, if enough of its lifetime is left:
 // at least half of it, and the 60 seconds that clients count on. A pull asks twice (resolve, then
-// fetch).
+// fetch). A token of the future, from before the clock was set back, is refused by registries.
 func (x *Exchanger) issue(req registryauth.Request, a *Authorization) (token registryauth.Token, reused bool, err error) {
 	now, registry := x.now(), x.registries[req.Service]
 	keyID, err := registry.KeyID()
@@ -233,7 +233,7 @@ func (x *Exchanger) issue(req registryauth.Request, a *Authorization) (token reg
 	}
 	if token, ok := x.issued.Get(key); ok {
 		left := token.Expiry.Sub(now)
-		if left >= signing.MinLifetime && 2*left >= token.Expiry.Sub(token.IssuedAt) && !x.isRevoked(registry, token.ID) {
+		if !now.Before(token.IssuedAt) && left >= signing.MinLifetime && 2*left >= token.Expiry.Sub(token.IssuedAt) && !x.isRevoked(registry, token.ID) {
 			token.Access = a.granted
 			return token, true, nil
 		}

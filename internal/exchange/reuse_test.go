@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/pullpass/pullpass/internal/test/testkit"
 )
@@ -78,5 +79,21 @@ func TestReuseSaysTheSameScopes(t *testing.T) {
 	}
 	if answers[0] != answers[1] || answers[0].Scope != "repository:team-a/app:pull repository:team-a/web:pull" || !r.lastEvent(t, 2).Reused {
 		t.Errorf("answers %+v", answers)
+	}
+}
+
+// When a wrong clock is set back, a token from before is not given again: registries refuse it, because it begins in the future.
+func TestTokenOfTheFutureIsNotReused(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, nil)
+	token := r.token(t, nil)
+	r.advance(30 * time.Minute)
+	r.do(t, get(token))
+	r.advance(-30 * time.Minute)
+	if r.do(t, get(token)); r.lastEvent(t, 2).Reused {
+		t.Error("the token of half an hour later is given again")
+	}
+	if r.do(t, get(token)); !r.lastEvent(t, 3).Reused {
+		t.Error("the token of now is not given again")
 	}
 }

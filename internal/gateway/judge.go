@@ -77,6 +77,7 @@ type judgedToken struct {
 	bearer
 	issuer, service string
 	by              *trust
+	from            time.Time // it is not valid before, as when the clock is set back
 }
 
 func newJudged() *lru.Cache[[sha256.Size]byte, *judgedToken] {
@@ -147,7 +148,8 @@ var errNoToken = &rejection{
 // known returns the bearer of a token that was judged before, if that result still holds.
 func (j *judge) known(credential registryauth.Secret) (*bearer, bool) {
 	found, ok := j.judged.Get(credential.Hash())
-	if !ok || found.issuer != j.issuer || found.service != j.service || found.by != j.trusted() || !j.now().Before(found.until) {
+	now := j.now()
+	if !ok || found.issuer != j.issuer || found.service != j.service || found.by != j.trusted() || now.Before(found.from) || !now.Before(found.until) {
 		return nil, false
 	}
 	return &found.bearer, true
@@ -175,7 +177,13 @@ func (j *judge) verify(credential registryauth.Secret) (*bearer, error) {
 	if err := parsed.JWT.UnsafeClaimsWithoutVerification(&own); err != nil || (claims.Subject == "") != (own.Holder == nil) {
 		return nil, errNoToken
 	}
-	found := &judgedToken{issuer: j.issuer, service: j.service, bearer: bearer{subject: claims.Subject, holder: own.Holder, revocable: revocable(claims.JWTID, claims.Subject, own.Holder), tokenID: claims.JWTID, until: time.Unix(claims.Expiration, 0).Add(token.Leeway)}, by: by}
+	found := &judgedToken{
+		issuer: j.issuer, service: j.service, by: by, from: time.Unix(claims.NotBefore, 0).Add(-token.Leeway),
+		bearer: bearer{
+			subject: claims.Subject, holder: own.Holder, revocable: revocable(claims.JWTID, claims.Subject, own.Holder), tokenID: claims.JWTID,
+			until: time.Unix(claims.Expiration, 0).Add(token.Leeway),
+		},
+	}
 	for _, a := range claims.Access {
 		if a != nil {
 			found.access = append(found.access, registryauth.Scope(*a))

@@ -46,7 +46,7 @@ func TestJudgedTokensEnd(t *testing.T) {
 			t.Errorf("issuer %s, service %s: known %t, %v", other.issuer, other.service, known, err)
 		}
 	}
-	for after, want := range map[time.Duration]bool{0: true, 119 * time.Second: true, 121 * time.Second: false} {
+	for after, want := range map[time.Duration]bool{0: true, 119 * time.Second: true, 121 * time.Second: false, -59 * time.Second: true, -62 * time.Second: false} {
 		now = time.Now().Add(after)
 		if _, known := j.known(issued.Value); known != want {
 			t.Errorf("after %s: %t", after, known)

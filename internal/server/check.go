@@ -80,6 +80,7 @@ func CheckFiles(cfg *config.Config, insecureHTTP bool) (faults []error, warnings
 	}
 	_, err = setup.NewAssertions(cfg, logger)
 	noteContent(err)
+	noteContent(checkPasswords(cfg))
 	if !insecureHTTP && listeners == nil {
 		serving, err := openTLS(cfg, time.Now())
 		note(err)

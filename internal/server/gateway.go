@@ -3,6 +3,8 @@ package server
 import (
 	"context"
 	"crypto/tls"
+	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
@@ -14,6 +16,7 @@ import (
 	"github.com/pullpass/pullpass/internal/config/setup"
 	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/gateway"
+	"github.com/pullpass/pullpass/internal/gateway/upstream/basic"
 	"github.com/pullpass/pullpass/internal/registryauth/assertion"
 )
 
@@ -104,9 +107,13 @@ func (s *Server) serveGateway(ctx context.Context, listener net.Listener) error 
 	return serveUntil(ctx, server, s.streams.listener(shortQueues{Listener: listener, send: streamQueueBytes}, gatewayShutdownTimeout), gatewayShutdownTimeout)
 }
 
-// reloadUpstreams opens upstreams again whose CA file has changed.
+// reloadUpstreams opens upstreams again whose CA file has changed. It only checks the passwords, which
+// their logins read themselves.
 func (s *Server) reloadUpstreams() error {
 	return s.reload(&reload{read: func(read *generation) (change, error) {
+		if err := checkPasswords(read.cfg); err != nil {
+			return nil, err
+		}
 		next, err := openUpstreams(read.cfg, s.version, read.assertions, s.logger, read.parts)
 		if err != nil {
 			return nil, err
@@ -120,13 +127,36 @@ func (s *Server) reloadUpstreams() error {
 	}})
 }
 
-// upstreamPaths returns the files of upstreams that are read only when they are opened.
+// upstreamPaths returns the files of upstreams.
 func upstreamPaths(cfg *config.Config) []string {
 	var paths []string
 	for i := range cfg.Upstreams {
 		paths = append(paths, config.NonEmpty(cfg.Upstreams[i].CAFile)...)
+		if login := passwordOf(cfg, i); login != nil {
+			paths = append(paths, login.PasswordFile)
+		}
 	}
 	return paths
+}
+
+// passwordOf returns the credential of an upstream, if it is a password.
+func passwordOf(cfg *config.Config, upstream int) *basic.Credential {
+	if c := cfg.Upstreams[upstream].Credential; c != nil {
+		return c.Basic
+	}
+	return nil
+}
+
+func checkPasswords(cfg *config.Config) error {
+	var faults []error
+	for i := range cfg.Upstreams {
+		if login := passwordOf(cfg, i); login != nil {
+			if err := login.Check(); err != nil {
+				faults = append(faults, cfg.Fault(fmt.Sprintf("upstreams[%d].credential.basic.passwordFile", i), err))
+			}
+		}
+	}
+	return errors.Join(faults...)
 }
 
 // checkUpstreams reports the state of the registries behind the gateway. The fault of one of them

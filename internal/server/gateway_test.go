@@ -351,6 +351,28 @@ func TestGatewayCAChanges(t *testing.T) {
 	testkit.Eventually(t, "the new CA counts", func() bool { return ask() == http.StatusOK })
 }
 
+// The password of an upstream that cannot be read is reported, and the last one stays in use.
+func TestGatewayPasswordFile(t *testing.T) {
+	t.Parallel()
+	registry := registrytest.NewRegistry(t, "")
+	registry.Put(t, "acme/app", "v1", []byte("layer"))
+	g := startGateway(t, upstreamEntry("ghcr.io", registry, ""), nil)
+	raw := kubetest.Token(t, "https://issuer.example.com")
+	good := string(testkit.Read(t, filepath.Join(g.Dir, "password")))
+	for content, want := range map[string]string{"": " is empty; write the password into it", strings.Repeat("a", 20<<10): " has more than 16384 bytes"} {
+		g.Put(t, "password", content)
+		g.Refuses(t, upstreamsGroup, "upstreams[0].credential.basic.passwordFile: "+filepath.Join(g.Dir, "password")+want)
+		if faults, _ := CheckFiles(g.service.current.Load().cfg, false); len(faults) != 1 || !strings.Contains(faults[0].Error(), want) {
+			t.Errorf("check: %v", faults)
+		}
+		if status, body := g.get(t, "/v2/ghcr.io/acme/app/manifests/v1", g.token(t, raw, "repository:ghcr.io/acme/app:pull")); status != http.StatusOK {
+			t.Errorf("%d %s", status, body)
+		}
+		g.Put(t, "password", good)
+		g.Accepts(t, upstreamsGroup)
+	}
+}
+
 // The gateway's own certificate is served there alone, and its end is watched.
 func TestGatewayCertificate(t *testing.T) {
 	t.Parallel()

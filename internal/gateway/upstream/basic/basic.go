@@ -42,6 +42,12 @@ func (c *Credential) Validate(v logins.Validator) {
 	}
 }
 
+// Check reads the password.
+func (c *Credential) Check() error {
+	_, err := readPassword(c.PasswordFile)
+	return err
+}
+
 func (c *Credential) Open(logins.Service) (upstream.Logins, error) {
 	return New(c.Username, c.PasswordFile, nil), nil
 }
