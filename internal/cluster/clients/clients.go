@@ -43,8 +43,13 @@ func New(c Config) (*Clients, error) {
 	config.QPS, config.Burst, config.RateLimiter = c.QPS, c.Burst, nil
 	config.WarningHandler, config.WarningHandlerWithContext = nil, rest.NoWarnings{}
 	config.Wrap(pages.Transport)
+	config.Wrap(discreet)
 	client, err := rest.HTTPClientFor(config)
-	return &Clients{config, client}, err
+	if err != nil {
+		return nil, err
+	}
+	client.CheckRedirect = stay
+	return &Clients{config, client}, nil
 }
 
 // Limited returns Clients whose clients share one limit of requests.
