@@ -77,6 +77,7 @@ Exit codes: 0 for yes and for success, 1 for no, 2 for an error.`,
 	flags.StringVar(&o.Context, "context", "", "context of the kubeconfig (default: the current one)")
 	flags.StringVarP(&o.Namespace, "namespace", "n", "", "namespace (default: that of the context)")
 	flags.StringVar(&o.Pullpass, "pullpass-namespace", "pullpass", "namespace of Pullpass")
+	flags.StringVar(&o.Release, "release", "", "Helm release of Pullpass in its namespace (default: the only one)")
 	root.AddCommand(whyCommand(&o), canICommand(&o), whoCanCommand(&o), reachCommand(&o), requestCommand(&o), statusCommand(&o), nodesCommand(&o), revokeCommand(&o), auditCommand(&o), versionCommand())
 	return root
 }

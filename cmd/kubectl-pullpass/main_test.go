@@ -428,6 +428,22 @@ func TestNodes(t *testing.T) {
 	r.expect(t, 2, "nodes", "you may not list nodes in the cluster; an administrator can allow it; to check, run: kubectl auth can-i list nodes --kubeconfig=")
 }
 
+// Two releases in one namespace have policies and revocations of their own.
+func TestReleases(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.Fail("create pods/exec", r.runs(0))
+	second := r.Object("pods", "pullpass", "pullpass-1")
+	second["metadata"] = object{"namespace": "pullpass", "name": "staging-1", "labels": object{"app.kubernetes.io/name": "pullpass", "app.kubernetes.io/instance": "staging"}}
+	second["spec"] = object{"containers": []object{{"name": "second", "args": []string{"serve", "--config=/staging.yaml"}}}}
+	r.Put("pods", second)
+	for _, command := range []string{"revoke list", "who-can pull x", "status", "audit"} {
+		r.expect(t, 2, command, `namespace pullpass has Pullpass of several releases: ["" "staging"]; choose one with --release`)
+	}
+	r.expect(t, 0, "revoke list --release staging", `second: ["/pullpass" "revoke" "list" "--config=/staging.yaml"]`)
+	r.expect(t, 2, "revoke list --release other", "namespace pullpass has no pod with the label app.kubernetes.io/name=pullpass,app.kubernetes.io/instance=other; name the namespace of Pullpass with --pullpass-namespace, or correct --release")
+}
+
 func TestRevoke(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

@@ -29,6 +29,8 @@ const revokeTimeout = 10 * time.Second
 type revokeOptions struct {
 	configs                                                 []string
 	tokenID, podUID, serviceAccount, node, project, run, by string
+	// formerNames says that the cluster or identity need not be configured: it may have a new name.
+	formerNames bool
 }
 
 func revokeCommand() *cobra.Command {
@@ -81,7 +83,7 @@ also have the operator.`,
 }
 
 func revokeUndoCommand() *cobra.Command {
-	var o revokeOptions
+	o := revokeOptions{formerNames: true}
 	command := &cobra.Command{
 		Use:     "undo",
 		Short:   "End a revocation before it expires",
@@ -122,6 +124,11 @@ func revokeListCommand() *cobra.Command {
 			all, err := list.List(ctx)
 			if err != nil {
 				return err
+			}
+			for _, r := range all {
+				if !setup.HasEffect(cfg, r.Target) {
+					fmt.Fprintf(cmd.ErrOrStderr(), "warning: %s has no effect: %s\n", setup.TargetName(r.Target), setup.NoEffect)
+				}
 			}
 			return printRevocations(cmd.OutOrStdout(), all)
 		},
@@ -235,7 +242,7 @@ func (o *revokeOptions) target(cfg *config.Config) (state.Target, error) {
 		if err != nil {
 			return state.Target{}, fmt.Errorf("--service-account %w", err)
 		}
-		if err := config.KnownCluster(cfg, "--service-account", account.Cluster); err != nil {
+		if err := config.KnownCluster(cfg, "--service-account", account.Cluster); err != nil && !o.formerNames {
 			return state.Target{}, err
 		}
 		if err := account.Check(); err != nil {
@@ -247,7 +254,7 @@ func (o *revokeOptions) target(cfg *config.Config) (state.Target, error) {
 		if !found || cluster == "" || node == "" || strings.Contains(node, "/") {
 			return state.Target{}, fmt.Errorf("--node %q is not CLUSTER/NAME", o.node)
 		}
-		if err := config.KnownCluster(cfg, "--node", cluster); err != nil {
+		if err := config.KnownCluster(cfg, "--node", cluster); err != nil && !o.formerNames {
 			return state.Target{}, err
 		}
 		if !names.IsSubdomain(node) {
@@ -255,22 +262,26 @@ func (o *revokeOptions) target(cfg *config.Config) (state.Target, error) {
 		}
 		return state.Target{Kind: state.TargetNode, Cluster: cluster, Name: node}, nil
 	case o.project != "":
-		return identityTarget(cfg, state.TargetProject, "--project", o.project, func(p *config.Provider) string { return p.Profile.ProjectClaim() })
+		return o.identityTarget(cfg, state.TargetProject, "--project", o.project, func(p *config.Provider) string { return p.Profile.ProjectClaim() })
 	case o.run != "":
-		return identityTarget(cfg, state.TargetRun, "--run", o.run, func(p *config.Provider) string { return p.Profile.RunClaim() })
+		return o.identityTarget(cfg, state.TargetRun, "--run", o.run, func(p *config.Provider) string { return p.Profile.RunClaim() })
 	}
 	return state.Target{}, errors.New("--token-id, --pod-uid, --service-account, --node, --project or --run is empty; write its value")
 }
 
 // identityTarget parses IDENTITY/ID. An id may contain slashes: it can be the name of
 // a role or a workload.
-func identityTarget(cfg *config.Config, kind state.TargetKind, flag, value string, claimOf func(*config.Provider) string) (state.Target, error) {
+func (o *revokeOptions) identityTarget(cfg *config.Config, kind state.TargetKind, flag, value string, claimOf func(*config.Provider) string) (state.Target, error) {
 	name, id, found := strings.Cut(value, "/")
 	if !found || name == "" || id == "" {
 		return state.Target{}, fmt.Errorf("%s %s is not IDENTITY/ID", flag, term.QuoteValue(value))
 	}
+	target := state.Target{Kind: kind, Identity: name, Name: id}
 	known, err := config.FindIdentity(cfg, flag, name)
 	if err != nil {
+		if o.formerNames {
+			return target, nil
+		}
 		return state.Target{}, err
 	}
 	switch claim := claimOf(known); {
@@ -281,7 +292,7 @@ func identityTarget(cfg *config.Config, kind state.TargetKind, flag, value strin
 	case strings.Contains(id, "*"):
 		return state.Target{}, fmt.Errorf("%s %s: an id is compared as a whole, so * would match nothing else; write the whole id", flag, term.QuoteValue(value))
 	}
-	return state.Target{Kind: kind, Identity: name, Name: id}, nil
+	return target, nil
 }
 
 // operator is the user and host of this process. It proves nothing: every client that

@@ -47,6 +47,10 @@ func TestRevokeRefusesImpossibleTargets(t *testing.T) {
 	} {
 		flag, value, _ := strings.Cut(target, " ")
 		for _, command := range [][]string{{"--reason", "examined"}, {"undo"}} {
+			fault := fault
+			if command[0] == "undo" && strings.Contains(fault, "is not configured") {
+				fault = "redis" // it is asked: the cluster or identity may have a new name
+			}
 			code, stdout, stderr := revoke(t, p, append(command, flag, value)...)
 			if code != 1 || stdout != "" || !strings.Contains(stderr, fault) || strings.Contains(stderr, token[:129]) {
 				t.Errorf("%v %s: exit code %d, %s%s, want %s", command, target, code, stdout, stderr, fault)

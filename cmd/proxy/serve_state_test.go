@@ -219,6 +219,38 @@ func TestServeWithRedisDown(t *testing.T) {
 	p.Expect(t, revoked, http.StatusForbidden, "revoked") // also by what the replica wrote back
 }
 
+// A cluster or identity with a new name has no revocation of its former name. Operators are told, and can end it.
+func TestRevocationsOfAFormerName(t *testing.T) {
+	t.Parallel()
+	p := serveReady(t, proxytest.WithRedis(statetest.Redis(t).Address(), "off")+proxytest.Identities)
+	targets := []string{"--service-account prod/team-a/web", "--project github/42"}
+	for _, target := range targets {
+		if code, _, stderr := revoke(t, p, append([]string{"--reason", "examined"}, strings.Fields(target)...)...); code != 0 {
+			t.Fatal(stderr)
+		}
+	}
+	if _, _, stderr := revoke(t, p, "list"); stderr != "" {
+		t.Errorf("list: %s", stderr)
+	}
+	p.Configure(t, "- name: prod\n", "- name: prod-eu\n")
+	p.Configure(t, "{name: github,", "{name: github-new,")
+	for _, target := range targets {
+		want := target + " has no effect: its cluster or identity is not configured; if it has a new name, revoke under that name"
+		if _, stdout, stderr := revoke(t, p, "list"); !strings.Contains(stdout, target) || !strings.Contains(stderr, want) {
+			t.Errorf("list: %s%s", stdout, stderr)
+		}
+		testkit.Eventually(t, "the log says so", func() bool {
+			return strings.Count(p.Log.String(), `"msg":"revoked without effect: its cluster or identity is not configured; if it has a new name, revoke under that name","target":"`+target+`"`) == 1
+		})
+		if code, _, stderr := revoke(t, p, append([]string{"undo"}, strings.Fields(target)...)...); code != 0 {
+			t.Error(stderr)
+		}
+	}
+	if _, stdout, stderr := revoke(t, p, "list"); stderr != "" || strings.Contains(stdout, "prod/") {
+		t.Errorf("list: %s%s", stdout, stderr)
+	}
+}
+
 // Revocations are unknown until the list was read once. Until then, each request
 // is refused, and the replica is not ready for load balancers.
 func TestServeBeforeRevocationsAreRead(t *testing.T) {

@@ -207,7 +207,7 @@ func (s *Server) Run(ctx context.Context) error {
 	s.work(s.current.Load().parts)
 	s.running.Go(s.reconcile)
 	if s.shared.List != nil {
-		s.running.Go(func() { s.shared.Run(s.background, s.logger) })
+		s.running.Go(func() { s.shared.Run(s.background, s.logger, func() *config.Config { return s.current.Load().cfg }) })
 	}
 	if s.decisions != nil {
 		s.running.Go(func() { s.decisions.Run(s.background) })

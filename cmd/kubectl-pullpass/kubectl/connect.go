@@ -27,6 +27,7 @@ type Options struct {
 	Context    string // empty: the current context
 	Namespace  string // empty: that of the context
 	Pullpass   string // namespace of Pullpass
+	Release    string // of Pullpass there; empty: the only one
 }
 
 // Cluster is the API server of a kubeconfig, with the rights of its user.

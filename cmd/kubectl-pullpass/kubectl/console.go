@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/url"
@@ -18,7 +19,9 @@ import (
 
 const (
 	// selector is the label of the pods of Pullpass that the chart and the documents give.
-	selector      = "app.kubernetes.io/name=pullpass"
+	selector = "app.kubernetes.io/name=pullpass"
+	// releaseLabel is the label with the release of the chart. Two releases decide differently.
+	releaseLabel  = "app.kubernetes.io/instance"
 	adminPort     = "admin" // its name in the pod
 	adminPortElse = 9090
 	// askTimeout is longer than a question may take in Pullpass.
@@ -79,12 +82,23 @@ func (c *Cluster) ask(ctx context.Context, pod *corev1.Pod, question string, que
 
 // pullpass returns the pods of Pullpass, the ready ones first.
 func (c *Cluster) pullpass(ctx context.Context) ([]corev1.Pod, error) {
+	selector, remedy := selector, "name the namespace of Pullpass with --pullpass-namespace"
+	if c.options.Release != "" {
+		selector, remedy = selector+","+releaseLabel+"="+c.options.Release, remedy+", or correct --release"
+	}
 	var list corev1.PodList
 	if err := c.list(ctx, c.options.Pullpass, "pods", map[string]string{"labelSelector": selector}, &list); err != nil {
 		return nil, err
 	}
 	if len(list.Items) == 0 {
-		return nil, fmt.Errorf("namespace %s has no pod with the label %s; name the namespace of Pullpass with --pullpass-namespace", c.options.Pullpass, selector)
+		return nil, fmt.Errorf("namespace %s has no pod with the label %s; %s", c.options.Pullpass, selector, remedy)
+	}
+	releases := map[string]bool{}
+	for i := range list.Items {
+		releases[list.Items[i].Labels[releaseLabel]] = true
+	}
+	if len(releases) > 1 {
+		return nil, fmt.Errorf("namespace %s has Pullpass of several releases: %q; choose one with --release", c.options.Pullpass, slices.Sorted(maps.Keys(releases)))
 	}
 	slices.SortStableFunc(list.Items, func(a, b corev1.Pod) int {
 		switch {

@@ -25,8 +25,10 @@ func TestCredentialStaysAtTheAPIServer(t *testing.T) {
 	other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { elsewhere.Add(1) }))
 	t.Cleanup(other.Close)
 	for name, answer := range map[string]http.HandlerFunc{
-		"redirect":             func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, other.URL, http.StatusFound) },
-		"redirect with a body": func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, other.URL, http.StatusTemporaryRedirect) },
+		"redirect": func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, other.URL, http.StatusFound) },
+		"redirect with a body": func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, other.URL, http.StatusTemporaryRedirect)
+		},
 		"text": func(w http.ResponseWriter, r *http.Request) {
 			http.Error(w, "who is "+r.Header.Get("Authorization"), http.StatusInternalServerError)
 		},

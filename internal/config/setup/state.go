@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -86,12 +88,14 @@ func (s *State) Close() error {
 	return s.Redis.Close()
 }
 
-// Run follows the revocations until ctx ends. It logs each change with its author and reason.
-func (s *State) Run(ctx context.Context, logger *slog.Logger) {
+// Run follows the revocations until ctx ends. It logs each change with its author and reason, and each revocation
+// without effect: a cluster that was renamed loses those under its former name.
+func (s *State) Run(ctx context.Context, logger *slog.Logger, current func() *config.Config) {
 	var following sync.WaitGroup
 	following.Go(func() { s.List.Run(ctx) })
 	defer following.Wait()
 	known := map[state.Target]state.Change{}
+	idle := map[state.Target]bool{}
 	tick := time.NewTicker(changeInterval)
 	defer tick.Stop()
 	for {
@@ -100,9 +104,14 @@ func (s *State) Run(ctx context.Context, logger *slog.Logger) {
 			return
 		case <-tick.C:
 		}
+		cfg := current()
 		changes := map[state.Target]state.Change{}
 		for _, c := range s.List.Changes() {
 			changes[c.Target] = c
+			was := idle[c.Target]
+			if idle[c.Target] = !c.Removed && !HasEffect(cfg, c.Target); idle[c.Target] && !was {
+				logger.Warn("revoked without effect: "+NoEffect, "target", TargetName(c.Target), "by", c.By)
+			}
 			if old, ok := known[c.Target]; ok && old.Removed == c.Removed && old.Since.Equal(c.Since) {
 				continue
 			}
@@ -113,7 +122,17 @@ func (s *State) Run(ctx context.Context, logger *slog.Logger) {
 			logger.Info(what, "target", TargetName(c.Target), "by", c.By, "reason", c.Reason, "since", c.Since, "until", c.Until)
 		}
 		known = changes
+		maps.DeleteFunc(idle, func(t state.Target, _ bool) bool { _, ok := changes[t]; return !ok })
 	}
+}
+
+// NoEffect says why a revocation has no effect, and what to do.
+const NoEffect = "its cluster or identity is not configured; if it has a new name, revoke under that name"
+
+// HasEffect reports whether a revocation can refuse tokens of a configuration.
+func HasEffect(cfg *config.Config, t state.Target) bool {
+	return (t.Cluster == "" || slices.ContainsFunc(cfg.Clusters, func(c config.Cluster) bool { return c.Name == t.Cluster })) &&
+		(t.Identity == "" || slices.ContainsFunc(cfg.Identities, func(p config.Provider) bool { return p.Name == t.Identity }))
 }
 
 type limitBackend interface {

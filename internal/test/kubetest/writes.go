@@ -43,12 +43,13 @@ func (s selector) matches(o Object) bool {
 			return false
 		}
 	}
-	key, value, ok := strings.Cut(s.label, "=")
-	if !ok {
-		return true
-	}
 	labels, _ := metadata(o)["labels"].(Object)
-	return labels[key] == value
+	for term := range strings.SplitSeq(s.label, ",") {
+		if key, value, ok := strings.Cut(term, "="); ok && labels[key] != value {
+			return false
+		}
+	}
+	return true
 }
 
 // sees is a change as a watch sees it: what is not selected any more is gone.
