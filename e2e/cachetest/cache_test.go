@@ -4,8 +4,10 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -72,6 +74,8 @@ type origin struct {
 	host     string
 	registry *registry.Registry
 
+	retryAfter string // of its 429; empty: none
+
 	mu      sync.Mutex
 	fault   fault
 	ended   chan struct{} // closed when the fault ends
@@ -109,16 +113,19 @@ func (o *origin) set(f fault) {
 	o.fault, o.ended = f, make(chan struct{})
 }
 
-// count returns how many requests there were, and how many of them fetched a blob of a repository.
+// count returns how many requests for a repository there were, and how many of them fetched a blob.
 func (o *origin) count(repository string) (all, blobs int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for _, line := range o.asked {
+		if strings.Contains(line, " /v2/"+repository+"/") {
+			all++
+		}
 		if strings.HasPrefix(line, "GET /v2/"+repository+"/blobs/") {
 			blobs++
 		}
 	}
-	return len(o.asked), blobs
+	return all, blobs
 }
 
 func (o *origin) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
@@ -130,7 +137,9 @@ func (o *origin) serve(w http.ResponseWriter, r *http.Request, next http.Handler
 	case fault == down:
 		panic(http.ErrAbortHandler)
 	case fault == busy:
-		w.Header().Set("Retry-After", "3600")
+		if o.retryAfter != "" {
+			w.Header().Set("Retry-After", o.retryAfter)
+		}
 		http.Error(w, `{"errors":[{"code":"TOOMANYREQUESTS","message":"You have reached your pull rate limit."}]}`, http.StatusTooManyRequests)
 		return
 	case user != originUser || password != originPassword:
@@ -171,24 +180,18 @@ func (b *breaking) Write(p []byte) (int, error) {
 
 // site is a gateway before a cache before an origin.
 type site struct {
-	ca          *certs.CA
-	origin      *origin
-	host        string   // of the cache
-	environment []string // of the cache
-	cache       *process.Process
-	issuer      *issuer.Issuer
-	proxy       *pullpass.Proxy
+	ca      *certs.CA
+	origin  *origin
+	host    string                       // of the cache
+	command func(t *testing.T) *exec.Cmd // runs the cache
+	cache   *process.Process
+	issuer  *issuer.Issuer
+	proxy   *pullpass.Proxy
 }
 
-// startCache runs the cache as deploy/cache/cache.yaml configures it, with other files and addresses.
 func (s *site) startCache(t *testing.T) {
 	t.Helper()
-	first, _, _ := strings.Cut(testenv.ReadFile(t, filepath.Join(programs.Checkout(t), "deploy/cache/cache.yaml")), "\n---\n")
-	var manifest struct{ Data map[string]string }
-	testenv.Must(t, yaml.Unmarshal([]byte(first), &manifest))
-	cmd := exec.Command(programs.Distribution(t), "serve", testenv.WriteFile(t, filepath.Join(t.TempDir(), "config.yml"), manifest.Data["config.yml"]))
-	cmd.Env = s.environment
-	s.cache = process.Start(t, cmd)
+	s.cache = process.Start(t, s.command(t))
 	s.cache.Await(t, limit, func(context.Context) error {
 		status, err := s.askCache(t, "")
 		if err == nil && status != http.StatusUnauthorized {
@@ -196,6 +199,51 @@ func (s *site) startCache(t *testing.T) {
 		}
 		return err
 	})
+}
+
+// settings are what every kind of cache is told.
+type settings struct {
+	ca       *certs.CA
+	address  string
+	serving  certs.Pair
+	htpasswd string // a file
+	origin   string // host and port
+	data     string // a directory that outlives the process
+}
+
+// distribution is configured as in deploy/cache/cache.yaml, with other files and addresses.
+func distribution(s settings) func(t *testing.T) *exec.Cmd {
+	return func(t *testing.T) *exec.Cmd {
+		first, _, _ := strings.Cut(testenv.ReadFile(t, filepath.Join(programs.Checkout(t), "deploy/cache/cache.yaml")), "\n---\n")
+		var manifest struct{ Data map[string]string }
+		testenv.Must(t, yaml.Unmarshal([]byte(first), &manifest))
+		cmd := exec.Command(programs.Distribution(t), "serve", testenv.WriteFile(t, filepath.Join(t.TempDir(), "config.yml"), manifest.Data["config.yml"]))
+		cmd.Env = append(os.Environ(), "OTEL_TRACES_EXPORTER=none", "SSL_CERT_FILE="+s.ca.File, "REGISTRY_HTTP_ADDR="+s.address,
+			"REGISTRY_HTTP_TLS_CERTIFICATE="+s.serving.CertFile, "REGISTRY_HTTP_TLS_KEY="+s.serving.KeyFile,
+			"REGISTRY_AUTH_HTPASSWD_PATH="+s.htpasswd, "REGISTRY_STORAGE_FILESYSTEM_ROOTDIRECTORY="+s.data,
+			"REGISTRY_PROXY_REMOTEURL=https://"+s.origin, "REGISTRY_PROXY_USERNAME="+originUser, "REGISTRY_PROXY_PASSWORD="+originPassword)
+		return cmd
+	}
+}
+
+// zot is configured as in docs/how-to/cache.md, with other files and addresses.
+func zot(program string) func(s settings) func(t *testing.T) *exec.Cmd {
+	return func(s settings) func(t *testing.T) *exec.Cmd {
+		return func(t *testing.T) *exec.Cmd {
+			directory := t.TempDir()
+			host, port, _ := net.SplitHostPort(s.address)
+			config := strings.NewReplacer(
+				"/var/lib/zot", s.data, "0.0.0.0", host, `"5000"`, `"`+port+`"`,
+				"/etc/tls/tls.crt", s.serving.CertFile, "/etc/tls/tls.key", s.serving.KeyFile, "/etc/zot/htpasswd", s.htpasswd,
+				"/etc/zot/login.json", testenv.WriteFile(t, filepath.Join(directory, "login.json"),
+					fmt.Sprintf(`{%q: {"username": %q, "password": %q}}`, s.origin, originUser, originPassword)),
+				"https://registry-1.docker.io", "https://"+s.origin,
+			).Replace(testenv.ReadFile(t, filepath.Join(programs.Checkout(t), "deploy/cache/zot.json")))
+			cmd := exec.Command(program, "serve", testenv.WriteFile(t, filepath.Join(directory, "config.json"), config))
+			cmd.Env = append(os.Environ(), "SSL_CERT_FILE="+s.ca.File)
+			return cmd
+		}
+	}
 }
 
 // askCache sends a request without a password.
@@ -208,16 +256,15 @@ func (s *site) askCache(t *testing.T, path string) (status int, err error) {
 	return response.StatusCode, response.Body.Close()
 }
 
-func start(t *testing.T) *site {
+func start(t *testing.T, kind func(settings) func(t *testing.T) *exec.Cmd) *site {
 	ca := certs.NewCA(t, "registry-ca")
 	s := &site{ca: ca, origin: startOrigin(t, ca), issuer: issuer.Start(t, ca)}
-	address, serving := process.FreeAddress(t), ca.Server(t, "cache")
+	address := process.FreeAddress(t)
 	s.host = "localhost" + address[strings.LastIndex(address, ":"):]
-	s.environment = append(os.Environ(), "OTEL_TRACES_EXPORTER=none", "SSL_CERT_FILE="+ca.File, "REGISTRY_HTTP_ADDR="+address,
-		"REGISTRY_HTTP_TLS_CERTIFICATE="+serving.CertFile, "REGISTRY_HTTP_TLS_KEY="+serving.KeyFile,
-		"REGISTRY_AUTH_HTPASSWD_PATH="+testenv.WriteFile(t, filepath.Join(t.TempDir(), "htpasswd"), upstream.Htpasswd),
-		"REGISTRY_STORAGE_FILESYSTEM_ROOTDIRECTORY="+t.TempDir(),
-		"REGISTRY_PROXY_REMOTEURL=https://"+s.origin.host, "REGISTRY_PROXY_USERNAME="+originUser, "REGISTRY_PROXY_PASSWORD="+originPassword)
+	s.command = kind(settings{
+		ca: ca, address: address, serving: ca.Server(t, "cache"), origin: s.origin.host, data: t.TempDir(),
+		htpasswd: testenv.WriteFile(t, filepath.Join(t.TempDir(), "htpasswd"), upstream.Htpasswd),
+	})
 	s.startCache(t)
 	secrets.Note("password of the cache", upstream.Password)
 	s.proxy = pullpass.Start(t, ca, pullpass.Config{
@@ -287,11 +334,11 @@ func (s *site) granted(t *testing.T, namespace, repository string, want v1.Hash)
 // refused looks that the gateway itself says no.
 func (s *site) refused(t *testing.T, namespace, repository string) {
 	t.Helper()
-	before, _ := s.origin.count("")
+	before, _ := s.origin.count(repository)
 	if got, err := s.pull(t, namespace, repository); err == nil {
 		t.Errorf("%s pulls %s: %v", namespace, repository, got)
 	}
-	if after, _ := s.origin.count(""); after != before {
+	if after, _ := s.origin.count(repository); after != before {
 		t.Errorf("a refused pull led to %d requests to the upstream", after-before)
 	}
 	events := s.proxy.Audit(t)
@@ -300,9 +347,19 @@ func (s *site) refused(t *testing.T, namespace, repository string) {
 	}
 }
 
-// TestCache pulls through the gateway and a distribution registry that caches: every hit is judged, and hits need no upstream.
+var zotProgram = flag.String("zot", "", "a zot with the extension sync, which is tried as a cache, too")
+
 func TestCache(t *testing.T) {
-	s := start(t)
+	t.Run("distribution", func(t *testing.T) { testCache(t, distribution, "3600") })
+	if *zotProgram != "" { // it waits as long as a Retry-After says, with its clients
+		t.Run("zot", func(t *testing.T) { testCache(t, zot(*zotProgram), "") })
+	}
+}
+
+// testCache pulls through the gateway and a registry that caches: every hit is judged, and hits need no upstream.
+func testCache(t *testing.T, kind func(settings) func(t *testing.T) *exec.Cmd, retryAfter string) {
+	s := start(t, kind)
+	s.origin.retryAfter = retryAfter
 
 	t.Run("hits", func(t *testing.T) {
 		digest := s.publish(t, "team-a/web")
@@ -327,14 +384,15 @@ func TestCache(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			digest := s.publish(t, "shared/"+fmt.Sprint(fault))
 			s.granted(t, "team-a", "shared/"+fmt.Sprint(fault), digest)
-			s.publish(t, "shared/unseen")
+			unseen := "shared/unseen-" + fmt.Sprint(fault) // zot fetches it later, by itself
+			s.publish(t, unseen)
 			s.origin.set(fault)
 			defer s.origin.set(none)
 			for range 3 {
 				s.granted(t, "team-b", "shared/"+fmt.Sprint(fault), digest)
 			}
 			s.refused(t, "team-b", "team-a/web")
-			if got, err := s.pull(t, "team-a", "shared/unseen"); err == nil {
+			if got, err := s.pull(t, "team-a", unseen); err == nil {
 				t.Errorf("pulled what the cache did not have: %v", got)
 			}
 		})

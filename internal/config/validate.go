@@ -125,7 +125,7 @@ func (v *validator) audience(path, audience string) {
 		v.Fault(path, "is not an audience (%s); use 1 to %d visible ASCII characters", term.QuoteValue(audience), maxAudienceBytes)
 	}
 	if audience == "*" { // RBAC lets kubelets request an audience by its name, and there it is every one
-		v.Fault(path, "is *, which is no wildcard here but one in the RBAC rule of the kubelets: it would let them request tokens for every audience; write the audience")
+		v.Fault(path, "is *, a wildcard in the RBAC rule of the kubelets: it would let them request tokens for every audience; write the audience")
 	}
 }
 
