@@ -128,6 +128,11 @@ var allTheReaders = []reader{
 		args:        func(_ *readers, image string) []string { return []string{"registry:" + image} },
 	},
 	{
+		// Without a search for vulnerabilities, whose database is not here.
+		name: "trivy", program: programs.Trivy, slow: true, agent: "trivy/", refused: "UNAUTHORIZED: authentication required",
+		args: args("image", "--image-src", "remote", "--format", "cyclonedx", "--disable-telemetry", "--skip-version-check"),
+	},
+	{
 		name: "kyverno", program: programs.KyvernoCLI, slow: true, agent: "Kyverno/", refused: "UNAUTHORIZED: authentication required",
 		files: func(t testing.TB, r *readers) []node.File {
 			pods := forEach("pod.yaml", "apiVersion: v1\nkind: Pod\nmetadata: {name: app, namespace: default}\nspec: {containers: [{name: app, image: \"IMAGE\"}]}\n")

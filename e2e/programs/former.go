@@ -66,6 +66,6 @@ func FormerRelease(t testing.TB) Former {
 	content := testenv.Value(archive.Output())(t)
 	extract.Stdin = bytes.NewReader(content)
 	testenv.Must(t, extract.Run())
-	goBuild(t, former.Tree, former.Program, "./cmd/proxy", "-X main.version="+former.Name)
+	goBuild(t, former.Tree, former.Program, "./cmd/proxy", "-X main.version="+former.Name, nil)
 	return former
 }

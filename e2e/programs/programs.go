@@ -33,6 +33,7 @@ import (
 type tool struct {
 	module, pkg, ldflags, tags string
 	name                       string // of the program; empty: the last element of pkg
+	experiment                 string // GOEXPERIMENT
 }
 
 const kubernetesVersion = "-X k8s.io/component-base/version.gitVersion=v1.36.3 -X k8s.io/component-base/version.gitMajor=1" +
@@ -234,7 +235,7 @@ func (b tool) build(t testing.TB) string {
 		return out
 	}
 	t.Logf("building %s: minutes the first time, then it is kept in %s", b.pkg, dir)
-	goBuild(t, filepath.Join(e2eDir(t), b.module), out, b.pkg, b.ldflags, "-tags="+b.tags)
+	goBuild(t, filepath.Join(e2eDir(t), b.module), out, b.pkg, b.ldflags, []string{"GOEXPERIMENT=" + b.experiment}, "-tags="+b.tags)
 	return out
 }
 
@@ -245,7 +246,7 @@ func (b tool) version(t testing.TB) string {
 	for _, name := range []string{"go.mod", "go.sum"} {
 		h.Write([]byte(testenv.ReadFile(t, filepath.Join(e2eDir(t), b.module, name))))
 	}
-	h.Write([]byte(runtime.Version() + runtime.GOARCH + b.ldflags + b.tags))
+	h.Write([]byte(runtime.Version() + runtime.GOARCH + b.ldflags + b.tags + b.experiment))
 	return hex.EncodeToString(h.Sum(nil))[:16]
 }
 
@@ -263,13 +264,13 @@ func project(t testing.TB, dir, name, pkg string, flags ...string) string {
 	checkout := sha256.Sum256([]byte(Checkout(t))) // two checkouts must not share their programs
 	out := filepath.Join(cacheDir(t), "project-"+hex.EncodeToString(checkout[:8]), name)
 	defer lock(t, out+".building")()
-	goBuild(t, dir, out, pkg, "", flags...)
+	goBuild(t, dir, out, pkg, "", nil, flags...)
 	built[name] = out
 	return out
 }
 
 // goBuild builds pkg of the module in dir. The result appears under its name only when it is complete.
-func goBuild(t testing.TB, dir, out, pkg, ldflags string, flags ...string) {
+func goBuild(t testing.TB, dir, out, pkg, ldflags string, environment []string, flags ...string) {
 	t.Helper()
 	testenv.Must(t, os.MkdirAll(filepath.Dir(out), 0o755))
 	tmp := testenv.Value(os.MkdirTemp(filepath.Dir(out), "build-"))(t)
@@ -279,7 +280,7 @@ func goBuild(t testing.TB, dir, out, pkg, ldflags string, flags ...string) {
 	for tries := 3; ; tries-- {
 		cmd := exec.CommandContext(t.Context(), "go", append(args, pkg)...)
 		cmd.Dir = dir
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+		cmd.Env = append(append(os.Environ(), "CGO_ENABLED=0"), environment...)
 		output, err := cmd.CombinedOutput()
 		if err == nil {
 			break

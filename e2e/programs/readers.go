@@ -30,3 +30,9 @@ func PolicyTester(t testing.TB) string {
 	t.Helper()
 	return tool{module: "readers/policy-controller", pkg: "github.com/sigstore/policy-controller/cmd/tester"}.build(t)
 }
+
+// Trivy searches images for vulnerabilities.
+func Trivy(t testing.TB) string {
+	t.Helper()
+	return tool{module: "readers/trivy", pkg: "github.com/aquasecurity/trivy/cmd/trivy", experiment: "jsonv2"}.build(t)
+}
