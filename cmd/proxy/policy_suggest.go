@@ -62,7 +62,11 @@ for identities[] can be suggested.`,
 				if err != nil {
 					return err
 				}
-				c.Grants, c.Profiles = suggest.GrantsOf(present), suggest.Profiles{}
+				issuers := map[string]string{}
+				for i := range cfg.Clusters {
+					issuers[cfg.Clusters[i].Name] = cfg.Clusters[i].Issuer
+				}
+				c.Grants, c.Profiles = suggest.GrantsOf(present, issuers), suggest.Profiles{}
 				for i := range cfg.Identities {
 					c.Profiles[cfg.Identities[i].Name] = cfg.Identities[i].Profile
 				}

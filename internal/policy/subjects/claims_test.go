@@ -159,6 +159,18 @@ func TestCautionsOfConditions(t *testing.T) {
 	}
 }
 
+// An unknown issuer or subject is missing. A comparison with it has no result.
+func TestIdentityWithoutAnIssuer(t *testing.T) {
+	t.Parallel()
+	for _, condition := range []string{`claims.iss != "https://other.example.com"`, `claims.sub != "other"`} {
+		list := parse(t, `[{namespaces: [team-a], condition: '`+condition+`'}]`)
+		a := Asker{Identity: &oidc.Identity{Kubernetes: oidc.KubernetesIdentity{Namespace: "team-a"}}}
+		if a.MatchAny(list, nil) || !strings.HasPrefix(a.Doubt, "no such key: ") {
+			t.Errorf("%s: doubt %q", condition, a.Doubt)
+		}
+	}
+}
+
 // An id that is not known is a claim that is missing, and not an empty one.
 func TestTokenWithoutAnID(t *testing.T) {
 	t.Parallel()

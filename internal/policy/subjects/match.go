@@ -145,9 +145,11 @@ func (a *Asker) claims() identity.Claims {
 	if id.External != nil {
 		return id.External.Claims
 	}
-	claims := identity.Claims{"iss": id.Issuer, "sub": id.Subject}
-	if id.TokenID != "" {
-		claims["jti"] = id.TokenID
+	claims := identity.Claims{}
+	for _, c := range [...]struct{ name, value string }{{"iss", id.Issuer}, {"sub", id.Subject}, {"jti", id.TokenID}} {
+		if c.value != "" { // else it is missing: as an empty text, it would differ from every value
+			claims[c.name] = c.value
+		}
 	}
 	return claims
 }

@@ -436,13 +436,16 @@ func Of(ctx context.Context, c Config, files []string, stdin io.Reader, stderr i
 }
 
 // GrantsOf returns what a policy grants to ServiceAccounts by their names. Annotations and labels are
-// not in the log, so rules that read them grant nothing.
-func GrantsOf(p *policy.Policy) func(*exchange.Event, registryauth.Scope) []string {
+// not in the log, so rules that read them grant nothing. issuers are those of the clusters, by name.
+func GrantsOf(p *policy.Policy, issuers map[string]string) func(*exchange.Event, registryauth.Scope) []string {
 	return func(e *exchange.Event, scope registryauth.Scope) []string {
 		if e.ServiceAccount == nil {
 			return nil
 		}
-		id := &oidc.Identity{Cluster: e.Cluster, Kubernetes: oidc.KubernetesIdentity{Namespace: e.Namespace, ServiceAccount: oidc.ObjectRef{Name: e.ServiceAccount.Name}}}
+		id := &oidc.Identity{
+			Cluster: e.Cluster, Issuer: issuers[e.Cluster], Subject: oidc.ServiceAccountSubject(e.Namespace, e.ServiceAccount.Name),
+			Kubernetes: oidc.KubernetesIdentity{Namespace: e.Namespace, ServiceAccount: oidc.ObjectRef{Name: e.ServiceAccount.Name}},
+		}
 		return p.Decide(policy.Subject{Identity: id}, e.Service, []registryauth.Scope{scope}).Scopes[0].Granted
 	}
 }

@@ -173,6 +173,24 @@ func TestPolicy(t *testing.T) {
 	}
 }
 
+// Conditions see the issuer of the cluster and the subject of the line.
+func TestGrantsOf(t *testing.T) {
+	t.Parallel()
+	p := testkit.Value(policy.Parse(policy.File{Name: "p", Data: []byte(`
+apiVersion: pullpass.dev/v1beta1
+kind: AccessPolicy
+rules:
+- {name: all, subjects: [{condition: 'claims.iss == "https://prod.example.com" && claims.sub.endsWith(":web")'}], allow: [{repositories: ["**"], actions: [pull]}]}
+`)}))(t)
+	grants := GrantsOf(p, map[string]string{"prod": "https://prod.example.com"})
+	scope := testkit.Value(registryauth.ParseScope("repository:a:pull"))(t)
+	for account, want := range map[string]string{"web": "[pull]", "other": "[]"} {
+		if got := fmt.Sprint(grants(line("1", "team-a", account), scope)); got != want {
+			t.Errorf("%s: %s, want %s", account, got, want)
+		}
+	}
+}
+
 // No rule is suggested where it would not help, or would mean others. The lines are counted.
 func TestSkipped(t *testing.T) {
 	t.Parallel()
