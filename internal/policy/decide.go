@@ -1,8 +1,10 @@
 package policy
 
 import (
+	"fmt"
 	"slices"
 
+	"github.com/pullpass/pullpass/internal/base/term"
 	"github.com/pullpass/pullpass/internal/policy/action"
 	"github.com/pullpass/pullpass/internal/policy/pattern"
 	"github.com/pullpass/pullpass/internal/policy/subjects"
@@ -19,12 +21,13 @@ func (p *Policy) Decide(subject Subject, service string, requested []registryaut
 
 func (p *Policy) decide(subject Subject, service string, requested []registryauth.Scope, trace *Trace) Decision {
 	asker := subject.asker(service)
-	deniedBy, doubt := p.denies(subject.Objects.ruleSet(), &asker, trace)
-	d := Decision{DeniedBy: deniedBy}
+	var d Decision
+	doubt := p.denies(subject.Objects.ruleSet(), &asker, &d, trace)
 	if len(requested) > 0 {
 		d.Scopes = make([]ScopeDecision, len(requested))
 	}
 	if d.DeniedBy != "" {
+		d.UnjudgedDenials = nil
 		reason, remedy := "the deny rule "+d.DeniedBy+" refuses "+who(subject), DenialRemedy(d.DeniedBy)
 		if doubt != "" {
 			reason += ", because its condition cannot be judged: " + doubt
@@ -42,6 +45,7 @@ func (p *Policy) decide(subject Subject, service string, requested []registryaut
 	e.decide(requested, d.Scopes)
 	e.explainMissing(d.Scopes, trace != nil)
 	d.steps = e.steps
+	d.UnjudgedRules = namesOf(e.unjudged)
 	if trace != nil {
 		e.trace(requested, trace)
 		trace.Edit = e.edit(d.Scopes)
@@ -71,39 +75,49 @@ func pullOnly(decisions []ScopeDecision) {
 	}
 }
 
-// denies returns the name of the first denial that matches. doubt is set if the denial matches only
-// because its condition cannot be evaluated.
-func (p *Policy) denies(own *ruleSet, a *subjects.Asker, trace *Trace) (denied, doubt string) {
+// denies notes the first denial that matches. doubt is set if the denial matches only because its
+// condition cannot be evaluated.
+func (p *Policy) denies(own *ruleSet, a *subjects.Asker, d *Decision, trace *Trace) (doubt string) {
+	compare := func(r *denyRule, mismatches *[]string) (matched bool) {
+		matched = a.MatchAny(r.subjects, mismatches)
+		switch {
+		case matched && d.DeniedBy == "":
+			d.DeniedBy, doubt = r.name, a.Doubt
+		case !matched && a.NeedsToken:
+			d.UnjudgedDenials = append(d.UnjudgedDenials, r.name)
+		}
+		return matched
+	}
 	if trace == nil {
 		for _, s := range [...]*ruleSet{&p.ruleSet, own} {
 			var few [fewFound]int
 			found := s.denied.Find(a, few[:])
 			for i, ok := found.Next(); ok; i, ok = found.Next() {
-				if a.MatchAny(s.deny[i].subjects, nil) {
-					return s.deny[i].name, a.Doubt
+				if compare(&s.deny[i], nil) {
+					return doubt
 				}
 			}
 		}
-		return "", ""
+		return ""
 	}
 	for i := range len(p.deny) + len(own.deny) {
-		d := at(p.deny, own.deny, i)
-		t := DenyTrace{Name: d.name, Origin: d.origin}
-		if t.Matched = a.MatchAny(d.subjects, &t.Mismatches); t.Matched {
+		r := at(p.deny, own.deny, i)
+		t := DenyTrace{Name: r.name, Origin: r.origin}
+		if t.Matched = compare(r, &t.Mismatches); t.Matched {
 			t.MatchedBy, t.Mismatches = matched(t.Mismatches), nil
-			if denied == "" {
-				denied, doubt = d.name, a.Doubt
-			}
 		}
 		trace.Deny = append(trace.Deny, t)
 	}
-	return denied, doubt
+	return doubt
 }
 
 // matches reports whether the rule matches the asker. It also notes a condition that cannot be
 // evaluated: such a rule grants nothing, and the reason of a refusal mentions it.
 func (e *evaluation) matches(r *rule, a *subjects.Asker, mismatches *[]string) bool {
 	ok := a.MatchAny(r.subjects, mismatches)
+	if !ok && a.NeedsToken {
+		e.unjudged = append(e.unjudged, r)
+	}
 	if !ok && a.Doubt != "" && e.doubt == "" {
 		e.doubt = "the condition of rule " + r.name[0] + " cannot be judged: " + a.Doubt
 	}
@@ -166,6 +180,8 @@ type evaluation struct {
 	most    int     // the bound on steps for deciding and explaining more than one scope
 	absence string  // noRuleApplies, derived once
 	doubt   string  // of the first rule whose condition could not be evaluated
+
+	unjudged []*rule // whose condition only a token decides
 }
 
 // asked holds the requests of the ServiceAccount in one annotation.
@@ -244,10 +260,33 @@ func (e *evaluation) explainMissing(decisions []ScopeDecision, isWhole bool) {
 		}
 		q := newQuestion(d.Requested)
 		missing := action.Of(d.Granted).Missing(q.actions)
+		if d.Unjudged = e.unjudgedFor(q, missing); d.Unjudged != nil {
+			d.Reason = term.Shorten(fmt.Sprintf("%s may be allowed to %s: only a token decides the condition of rule %s", what(q, missing), who(e.subject), shorten(d.Unjudged)), maxReasonBytes)
+			d.Remedy = "use pullpass explain with the token of a pod"
+			continue
+		}
 		nearest := e.nearest(q, missing)
 		d.Reason = e.reason(q, missing, nearest)
 		d.Remedy = e.remedy(q, missing, nearest)
 	}
+}
+
+// unjudgedFor returns the rules that would allow missing actions if their conditions were true.
+func (e *evaluation) unjudgedFor(q question, missing action.Set) []string {
+	var all []*rule
+	for _, r := range e.unjudged {
+		if e.allowed(r, q, nil).Cover(missing) != 0 {
+			all = append(all, r)
+		}
+	}
+	return namesOf(all)
+}
+
+func namesOf(rules []*rule) (names []string) {
+	for _, r := range rules {
+		names = append(names, r.name[0])
+	}
+	return names
 }
 
 // trace notes the effect of each rule on each scope.

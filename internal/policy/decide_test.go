@@ -92,6 +92,47 @@ deny:
 	}
 }
 
+// Of a ServiceAccount without a token, a decision names the denials and rules that only a token
+// decides, and proposes no edit instead of them.
+func TestDecisionWithoutAToken(t *testing.T) {
+	t.Parallel()
+	p := testkit.Value(Parse(File{Name: "p", Data: []byte(`
+apiVersion: pullpass.dev/v1beta1
+kind: AccessPolicy
+rules:
+- {name: plain, subjects: [{namespaces: [a]}], allow: [{repositories: ["a/**"], actions: [pull]}]}
+- {name: by-node, subjects: [{condition: 'kubernetes.node == "n"'}], allow: [{repositories: ["gpu/**"], actions: [pull]}]}
+- {name: elsewhere, subjects: [{condition: 'kubernetes.node == "n"'}], services: [other], allow: [{repositories: ["gpu/**"], actions: [pull]}]}
+deny:
+- {name: by-token, subjects: [{condition: 'claims.jti == "x"'}]}
+- {name: gone, subjects: [{serviceAccounts: [gone]}]}
+`)}))(t)
+	for text, want := range map[string]string{
+		"web a/x:pull":        "[by-token] [by-node] [pull] []",
+		"web gpu/x:pull":      "[by-token] [by-node] [] [by-node]",
+		"web gpu/x:pull,push": "[by-token] [by-node] [] [by-node]",
+		"web gpu/x:push":      "[by-token] [by-node] [] [] edit",
+		"web b/x:pull":        "[by-token] [by-node] [] [] edit",
+		"gone a/x:pull":       "[] [] [] []",
+	} {
+		account, scope, _ := strings.Cut(text, " ")
+		requested := testkit.Value(registryauth.ParseScopes([]string{"repository:" + scope}))(t)
+		subject := Subject{NoToken: true, Identity: &oidc.Identity{Cluster: "c", Kubernetes: oidc.KubernetesIdentity{Namespace: "a", ServiceAccount: oidc.ObjectRef{Name: account}}}}
+		decided := p.Decide(subject, "s", requested)
+		explained, trace := p.Explain(subject, "s", requested)
+		for _, d := range []Decision{decided, explained} {
+			s := d.Scopes[0]
+			got := fmt.Sprint(d.UnjudgedDenials, " ", d.UnjudgedRules, " ", s.Granted, " ", s.Unjudged)
+			if trace.Edit != nil {
+				got += " edit"
+			}
+			if got != want || (s.Unjudged != nil) != strings.Contains(s.Reason, "only a token decides the condition of rule by-node") {
+				t.Errorf("%s: %s, want %s; %s", text, got, want, s.Reason)
+			}
+		}
+	}
+}
+
 // DeniedBy refuses the subject as a whole, independent of Scopes.
 func TestDeniedDecisionGrantsNothing(t *testing.T) {
 	t.Parallel()

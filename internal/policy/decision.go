@@ -17,10 +17,11 @@ type Subject struct {
 	Annotations     map[string]string // of the live ServiceAccount with the identity's UID; nil: none known
 	NamespaceLabels map[string]string // nil: not known
 	Objects         Objects           // of the identity's own cluster
+	NoToken         bool              // the identity is the name of a ServiceAccount, whose node and token id are not known
 }
 
 func (s *Subject) asker(service string) subjects.Asker {
-	return subjects.Asker{Identity: s.Identity, NamespaceLabels: s.NamespaceLabels, Service: service}
+	return subjects.Asker{Identity: s.Identity, NamespaceLabels: s.NamespaceLabels, Service: service, NoToken: s.NoToken}
 }
 
 // Decision is the answer of a policy to one request. The zero Decision grants
@@ -28,6 +29,10 @@ func (s *Subject) asker(service string) subjects.Asker {
 type Decision struct {
 	DeniedBy string          // the deny rule that refuses the subject as a whole; empty: none
 	Scopes   []ScopeDecision // one for each requested scope, in the order asked
+
+	// Of a subject with NoToken: the denials and rules that do not count because only a token
+	// decides their conditions.
+	UnjudgedDenials, UnjudgedRules []string
 
 	steps int // comparisons, also for the reasons
 }
@@ -43,6 +48,7 @@ type ScopeDecision struct {
 	Rules     []string // names of the rules that granted, in the policy's order
 	Reason    string   // why actions are missing; empty when all were granted
 	Remedy    string   // how to get the missing actions; empty when all were granted
+	Unjudged  []string // those of Decision.UnjudgedRules that allow missing actions
 }
 
 // Granted returns the scopes that a token may carry: those with at least one

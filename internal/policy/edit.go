@@ -38,6 +38,9 @@ func (e *evaluation) edit(scopes []ScopeDecision) *Edit {
 	var requests []annotationItem
 	var allow []string
 	for _, s := range scopes {
+		if s.Unjudged != nil {
+			continue // it may be granted already, and the edit would grant it without the condition
+		}
 		q := newQuestion(s.Requested)
 		if _, err := registryauth.ParseScope(s.Requested.String()); err != nil || q.kind == unknownResource {
 			continue // an unparsed name could be a pattern

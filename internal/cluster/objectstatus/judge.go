@@ -113,7 +113,7 @@ func (j *judge) status(ctx context.Context, o *kube.PolicyObject) (*policyobject
 				Cluster: j.cluster, Issuer: j.issuer, Subject: oidc.ServiceAccountSubject(o.Namespace, name),
 				Kubernetes: oidc.KubernetesIdentity{Namespace: o.Namespace, ServiceAccount: oidc.ObjectRef{Name: name}},
 			},
-			Annotations: known.Annotations, NamespaceLabels: known.NamespaceLabels, Objects: known.Objects,
+			Annotations: known.Annotations, NamespaceLabels: known.NamespaceLabels, Objects: known.Objects, NoToken: true,
 		}}
 	}
 	denied, spent := true, 0
@@ -265,14 +265,39 @@ func (j *judge) at(ctx context.Context, service string, o *kube.PolicyObject, ac
 	return all, nil
 }
 
-// one asks the policy about one ServiceAccount.
+// one asks the policy about one ServiceAccount. A result that a token could change is not known.
 func (j *judge) one(service string, o *kube.PolicyObject, account *knownAccount, asked pattern.Pattern, spent *int) verdict {
+	v, decision := j.byName(service, o, account, asked, spent)
+	decides := ""
+	if v.extent != policyobjects.None {
+		if decision.UnjudgedDenials != nil {
+			decides = "deny rule " + decision.UnjudgedDenials[0]
+		}
+	} else if i := slices.IndexFunc(decision.UnjudgedRules, func(rule string) bool { return j.mayAllow(rule, asked, account) }); i >= 0 {
+		decides = "rule " + decision.UnjudgedRules[i]
+	}
+	if decides != "" {
+		v.extent, v.reason, v.remedy = policyobjects.Unknown, "only a token decides the condition of "+decides, "use pullpass explain with the token of a pod"
+	}
+	return v
+}
+
+// mayAllow reports whether the rule allows anything on some repository of the pattern.
+func (j *judge) mayAllow(rule string, asked pattern.Pattern, account *knownAccount) bool {
+	return slices.ContainsFunc(j.allows[rule], func(allowed pattern.Pattern) bool {
+		allowed = pattern.Pattern(allowed.Expand(account.subject.Identity))
+		return !allowed.HasPlaceholder() && allowed.Overlaps(asked)
+	})
+}
+
+// byName judges by the name of the ServiceAccount.
+func (j *judge) byName(service string, o *kube.PolicyObject, account *knownAccount, asked pattern.Pattern, spent *int) (verdict, policy.Decision) {
 	name := o.Namespace + "/" + account.name
 	if !account.isThere {
 		return verdict{
 			extent: policyobjects.None, reason: "there is no ServiceAccount " + account.name + " in the namespace " + o.Namespace,
 			remedy: "make it, or correct the name in spec.serviceAccounts",
-		}
+		}, policy.Decision{}
 	}
 	a := asker{policy: j.policy, subject: account.subject, service: service, spent: spent}
 	for _, action := range o.Asks.Actions {
@@ -290,19 +315,19 @@ func (j *judge) one(service string, o *kube.PolicyObject, account *knownAccount,
 		all, some, _ = a.covers(asked, j.within)
 	}
 	if all {
-		return verdict{extent: policyobjects.All, rules: d.Rules}
+		return verdict{extent: policyobjects.All, rules: d.Rules}, decision
 	}
 	_, trace := a.explain(string(asked))
 	if j.isCut(o, trace) {
 		v.reason = fmt.Sprintf("too many repositories are asked for the ServiceAccount %s: those of objects that come first by their names count, and these are behind them", name)
 		v.remedy = "ask for fewer: a pattern can stand for many"
-		return v
+		return v, decision
 	}
 	if some {
 		v.extent = policyobjects.Part
 	}
 	if !isPattern {
-		return v
+		return v, decision
 	}
 	if v.reason == "" { // it is granted if ** is one component
 		v.reason, v.remedy = "no rule allows all of it to "+name, policy.Administrator+" has to allow the rest, or ask for less"
@@ -317,7 +342,7 @@ func (j *judge) one(service string, o *kube.PolicyObject, account *knownAccount,
 		v.reason = "whether " + name + " gets anything of it, the patterns alone do not tell; " + v.reason
 		v.remedy = "ask for the names of the repositories, or see pullpass explain for one"
 	}
-	return v
+	return v, decision
 }
 
 // isCut reports whether rules read requests of objects, but not those of this object.

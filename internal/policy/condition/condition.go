@@ -47,6 +47,8 @@ type Condition struct {
 	// mayLoop is set if the condition has a macro that goes through a list. Nothing else takes long
 	// enough to need a timer, which costs as much again as a usual condition.
 	mayLoop bool
+	// readsToken is set if the condition reads the node or claims.jti.
+	readsToken bool
 }
 
 // Use is a claim that a condition reads. Type is the type of the value that the claim is compared
@@ -103,7 +105,11 @@ func Compile(text string) (*Condition, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot be evaluated: %s", message(err.Error()))
 	}
-	return &Condition{text: text, program: program, uses: uses.uses, mayLoop: uses.hasMacro}, nil
+	readsToken := slices.ContainsFunc(uses.uses, func(u Use) bool { return u.Claim == "jti" })
+	for _, reference := range checked.NativeRep().ReferenceMap() {
+		readsToken = readsToken || reference.Name == node
+	}
+	return &Condition{text: text, program: program, uses: uses.uses, mayLoop: uses.hasMacro, readsToken: readsToken}, nil
 }
 
 // String returns the text as it was written.
@@ -129,6 +135,10 @@ func (c *Condition) Normal() string {
 // Uses returns each claim with each type once, in the order of the text. It must
 // not be changed.
 func (c *Condition) Uses() []Use { return c.uses }
+
+// ReadsToken reports whether the condition reads a value of a ServiceAccount that only a token has:
+// the node, or the id of the token.
+func (c *Condition) ReadsToken() bool { return c.readsToken }
 
 // Holds evaluates the condition. An error means that the result is unknown: a claim is missing or
 // has a different type, a variable is not known, or the cost is too high. The error repeats little

@@ -31,6 +31,25 @@ func someone() Variables {
 	}
 }
 
+// The node and the id of a ServiceAccount's token are in the token alone.
+func TestReadsToken(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]bool{
+		`kubernetes.node == "a"`:                                     true,
+		`claims.groups.exists(g, g == kubernetes.node)`:              true,
+		`claims["jti"] == "a"`:                                       true,
+		`has(claims.jti)`:                                            true,
+		`"jti" in claims`:                                            true,
+		`claims.sub == "jti" && kubernetes.namespace == "a"`:         false,
+		`kubernetes.labels.node == "a" && claims.node == "a"`:        false,
+		`kubernetes.labels["kubernetes.node"] == kubernetes.cluster`: false,
+	} {
+		if got := compile(t, text).ReadsToken(); got != want {
+			t.Errorf("%s: %t", text, got)
+		}
+	}
+}
+
 func TestHolds(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]bool{

@@ -24,6 +24,7 @@ const (
 	service    = "service"
 	prefix     = kubernetes + "."
 	labels     = prefix + "labels"
+	node       = prefix + "node"
 )
 
 // variables are declared with their dots. If kubernetes were a map, CEL would accept any field,
@@ -33,7 +34,7 @@ var variables = map[string]*cel.Type{
 	prefix + "cluster":        cel.StringType,
 	prefix + "namespace":      cel.StringType,
 	prefix + "serviceAccount": cel.StringType,
-	prefix + "node":           cel.StringType,
+	node:                      cel.StringType,
 	labels:                    cel.MapType(cel.StringType, cel.StringType),
 	service:                   cel.StringType,
 }
@@ -49,7 +50,7 @@ func (a activation) ResolveName(name string) (any, bool) {
 		return a.Claims, true
 	case labels:
 		if a.Labels == nil {
-			return unknown(name), true
+			return Unknown(name), true
 		}
 		return a.Labels, true
 	case prefix + "cluster":
@@ -58,13 +59,13 @@ func (a activation) ResolveName(name string) (any, bool) {
 		text = a.Namespace
 	case prefix + "serviceAccount":
 		text = a.ServiceAccount
-	case prefix + "node":
+	case node:
 		text = a.Node
 	case service:
 		text = a.Service
 	}
 	if text == "" {
-		return unknown(name), true
+		return Unknown(name), true
 	}
 	return text, true
 }
@@ -72,5 +73,6 @@ func (a activation) ResolveName(name string) (any, bool) {
 // Parent implements cel.Activation.
 func (activation) Parent() cel.Activation { return nil }
 
-// unknown returns an error value, which makes an error of every expression that needs it.
-func unknown(name string) any { return types.NewErr("%s is not known of this caller", name) }
+// Unknown returns an error value, which makes an error of every expression that needs it. As the
+// value of a claim, it is one that exists.
+func Unknown(name string) any { return types.NewErr("%s is not known of this caller", name) }

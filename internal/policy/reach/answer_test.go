@@ -100,7 +100,7 @@ func TestPlacesAndKnowledge(t *testing.T) {
 	clusters := []Accounts{{Cluster: "prod", All: accounts}, {Cluster: "lost", All: accounts, Unknown: errors.New("no route")}}
 	who, err := FindWho(t.Context(), p, "s", scope("x", "pull"), clusters)
 	testkit.Must(t, err)
-	if got, want := fmt.Sprint(who.Clusters), "[{prod  3 [{a ci [r]} {a web [r]}]} {lost no route 3 []}]"; got != want {
+	if got, want := fmt.Sprint(who.Clusters), "[{prod  3 [{a ci [r]} {a web [r]}] []} {lost no route 3 [] []}]"; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
 	if !who.Knows("prod") || who.Knows("lost") || !who.Knows("other") {

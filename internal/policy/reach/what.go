@@ -25,6 +25,7 @@ type Service struct {
 	Service  string        `json:"service"`
 	DeniedBy string        `json:"deniedBy,omitempty"` // the denial that refuses the ServiceAccount; then nothing is reachable
 	Rules    []ReachedRule `json:"rules"`              // those that apply
+	Unjudged []string      `json:"unjudged,omitempty"` // denials and rules that Rules ignores, because only a token decides their conditions
 }
 
 // ReachedRule is the grants of one rule.
@@ -50,6 +51,7 @@ type Reached struct {
 // be known of it, except values that only a token has.
 func FindWhat(p *policy.Policy, name string, subject policy.Subject, services []string) *What {
 	what := &What{APIVersion: strictyaml.AnswerVersion, Kind: "Reach", ServiceAccount: name, Annotations: subject.Annotations, Services: []Service{}}
+	subject.NoToken = true
 	rules := p.WrittenRules()
 	if subject.Objects.Policies != nil {
 		rules = append(rules, subject.Objects.Policies.WrittenRules()...)
@@ -57,7 +59,9 @@ func FindWhat(p *policy.Policy, name string, subject policy.Subject, services []
 	for _, service := range services {
 		reached := Service{Service: service, Rules: []ReachedRule{}}
 		decision, trace := p.Explain(subject, service, nil)
-		reached.DeniedBy = decision.DeniedBy
+		if reached.DeniedBy = decision.DeniedBy; reached.DeniedBy == "" {
+			reached.Unjudged = slices.Concat(decision.UnjudgedDenials, decision.UnjudgedRules)
+		}
 		for i, r := range trace.Rules {
 			if r.SubjectMatched && r.ServiceMatched {
 				reached.Rules = append(reached.Rules, reachedBy(&rules[i], subject))

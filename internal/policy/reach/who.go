@@ -77,6 +77,8 @@ type Cluster struct {
 	Unknown         string           `json:"unknown,omitempty"` // why its ServiceAccounts are not known
 	ServiceAccounts int              `json:"serviceAccounts"`   // the number of known ones
 	Granted         []GrantedAccount `json:"granted"`           // by namespace and name
+	// Unjudged are denials and rules that Granted ignores, because only a token decides their conditions.
+	Unjudged []string `json:"unjudged,omitempty"`
 }
 
 // GrantedAccount is a ServiceAccount that gets it.
@@ -266,10 +268,18 @@ func evaluate(ctx context.Context, p *policy.Policy, service string, scope regis
 		}
 		a := &known.All[i]
 		d := p.Decide(a.subject(known), service, []registryauth.Scope{scope})
+		unjudged := d.Scopes[0].Unjudged
 		if s := &d.Scopes[0]; len(s.Granted) > 0 {
 			cluster.Granted = append(cluster.Granted, GrantedAccount{a.Namespace, a.Name, s.Rules})
+			unjudged = d.UnjudgedDenials
+		}
+		for _, name := range unjudged {
+			if !slices.Contains(cluster.Unjudged, name) {
+				cluster.Unjudged = append(cluster.Unjudged, name)
+			}
 		}
 	}
+	slices.Sort(cluster.Unjudged)
 	slices.SortFunc(cluster.Granted, func(a, b GrantedAccount) int {
 		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
 	})
@@ -282,6 +292,6 @@ func (a *Account) subject(of Accounts) policy.Subject {
 			Cluster: of.Cluster, Issuer: of.Issuer, Subject: oidc.ServiceAccountSubject(a.Namespace, a.Name),
 			Kubernetes: oidc.KubernetesIdentity{Namespace: a.Namespace, ServiceAccount: oidc.ObjectRef{Name: a.Name}},
 		},
-		Annotations: a.Annotations, NamespaceLabels: a.NamespaceLabels, Objects: a.Objects,
+		Annotations: a.Annotations, NamespaceLabels: a.NamespaceLabels, Objects: a.Objects, NoToken: true,
 	}
 }

@@ -159,6 +159,39 @@ func TestCautionsOfConditions(t *testing.T) {
 	}
 }
 
+// Without a token, a condition on its values has a result only if that does not depend on them.
+// Otherwise it matches neither in a rule nor in a denial.
+func TestConditionsWithoutAToken(t *testing.T) {
+	t.Parallel()
+	for condition, want := range map[string]struct{ matches, needsToken bool }{
+		`kubernetes.node == "n"`:                                          {false, true},
+		`kubernetes.node != "n"`:                                          {false, true},
+		`claims.jti == "x"`:                                               {false, true},
+		`has(claims.jti) && claims.jti == "x"`:                            {false, true},
+		`"jti" in claims && !(claims.jti == "x")`:                         {false, true},
+		`kubernetes.node == "n" || kubernetes.namespace == "team-a"`:      {true, false},
+		`kubernetes.node == "n" && kubernetes.namespace == "other"`:       {false, false},
+		`claims.jti == "x" || kubernetes.serviceAccount == "not the web"`: {false, true},
+		`kubernetes.labels.env == "prod" && kubernetes.node == "n"`:       {false, true},
+		`kubernetes.namespace == "other"`:                                 {false, false},
+	} {
+		for _, denies := range []bool{false, true} {
+			list := parse(t, `[{namespaces: [team-a], condition: '`+condition+`'}, {namespaces: [other]}]`)
+			list[0].Denies = denies
+			a := Asker{NoToken: true, Identity: &oidc.Identity{Kubernetes: oidc.KubernetesIdentity{Namespace: "team-a", ServiceAccount: oidc.ObjectRef{Name: "web"}}}}
+			if got := a.MatchAny(list, nil); got != want.matches || a.NeedsToken != want.needsToken || a.Doubt != "" {
+				t.Errorf("%s, denies %t: %t, needs a token %t, doubt %q", condition, denies, got, a.NeedsToken, a.Doubt)
+			}
+		}
+	}
+	a := Asker{NoToken: true, Identity: &oidc.Identity{Kubernetes: oidc.KubernetesIdentity{Namespace: "team-a"}}}
+	list := parse(t, `[{namespaces: [team-a], condition: 'kubernetes.labels.env == "prod"'}]`)
+	list[0].Denies = true
+	if !a.MatchAny(list, nil) || a.Doubt == "" {
+		t.Error("labels that are not known do not deny")
+	}
+}
+
 // An unknown issuer or subject is missing. A comparison with it has no result.
 func TestIdentityWithoutAnIssuer(t *testing.T) {
 	t.Parallel()

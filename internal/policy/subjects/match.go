@@ -37,6 +37,12 @@ type Asker struct {
 	Identity        *oidc.Identity    // nil: anonymous
 	NamespaceLabels map[string]string // nil: not known
 	Service         string
+	// NoToken is set if the identity is the name of a ServiceAccount, and not that of a token. Its
+	// node and token id are unknown then, and not absent. A condition without a result that reads
+	// them matches neither in a rule nor in a denial, like the fields nodes and tokenIDs.
+	NoToken bool
+	// NeedsToken is set if the subjects compared last have such a condition.
+	NeedsToken bool
 	// Doubt says why a condition of the subjects compared last could not be evaluated; empty: all
 	// could.
 	Doubt string
@@ -129,7 +135,11 @@ func (m *Match) holds(a *Asker) bool {
 		Labels:  a.NamespaceLabels,
 		Service: a.Service,
 	}, &a.spent)
-	if err != nil {
+	switch {
+	case err != nil && a.NoToken && m.Condition.ReadsToken():
+		a.NeedsToken = true
+		return false
+	case err != nil:
 		a.Doubt = term.Shorten(err.Error(), maxDoubtBytes)
 		return m.Denies
 	}
@@ -150,6 +160,9 @@ func (a *Asker) claims() identity.Claims {
 		if c.value != "" { // else it is missing: as an empty text, it would differ from every value
 			claims[c.name] = c.value
 		}
+	}
+	if a.NoToken {
+		claims["jti"] = condition.Unknown("claims.jti")
 	}
 	return claims
 }
@@ -174,22 +187,27 @@ func MatchGlobs(globs []string, value string) bool {
 // MatchAny reports whether one of the subjects matches. An anonymous caller matches no subject. If
 // mismatches is not nil, MatchAny appends the differing field for each subject that does not match.
 func (a *Asker) MatchAny(matches []Match, mismatches *[]string) bool {
-	a.Doubt = ""
+	a.Doubt, a.NeedsToken = "", false
 	if a.Identity == nil {
 		return false
 	}
 	for i := range matches {
-		before := a.Doubt
+		before, neededToken := a.Doubt, a.NeedsToken
+		a.NeedsToken = false
 		field := matches[i].mismatch(a)
 		if field == "" {
 			return true
 		}
 		if mismatches != nil {
-			if a.Doubt != before {
+			switch {
+			case a.Doubt != before:
 				field += ", which cannot be judged: " + a.Doubt
+			case a.NeedsToken:
+				field += ", which cannot be judged without a token"
 			}
 			*mismatches = append(*mismatches, field)
 		}
+		a.NeedsToken = a.NeedsToken || neededToken
 	}
 	return false
 }

@@ -106,6 +106,8 @@ func (p *printer) scope(s policy.ScopeDecision, rules []policy.RuleTrace, i int)
 		fmt.Fprintf(&p.out, "  GRANTED: %s\n", strings.Join(s.Granted, ", "))
 	case len(s.Granted) > 0:
 		fmt.Fprintf(&p.out, "  GRANTED IN PART: %s\n  why: %s\n  remedy: %s\n", strings.Join(s.Granted, ", "), s.Reason, s.Remedy)
+	case s.Unjudged != nil:
+		fmt.Fprintf(&p.out, "  NOT JUDGED\n  why: %s\n  remedy: %s\n", s.Reason, s.Remedy)
 	default:
 		fmt.Fprintf(&p.out, "  NOT GRANTED\n  why: %s\n  remedy: %s\n", s.Reason, s.Remedy)
 	}

@@ -49,6 +49,7 @@ func (e *explainer) explain(ctx context.Context) (*Explanation, error) {
 		Replay:    e.cfg.State.Replay,
 		Decide: func(subject policy.Subject, service string, scopes []registryauth.Scope) (decision policy.Decision) {
 			e.policySees(subject, answer)
+			subject.NoToken = e.source == sourceName || e.source == sourceClaim
 			decision, answer.Trace = e.policy.Explain(subject, service, scopes)
 			return decision
 		},
@@ -71,7 +72,7 @@ func (e *explainer) explain(ctx context.Context) (*Explanation, error) {
 		answer.Edit = nil // an invented token must not lead to a proposed edit
 	}
 	e.subject(&event, answer, access.Steps[exchange.StepToken])
-	w := wording{e, &event, e.cluster(event.Cluster), checks[event.Cluster], fault, answer.Deny}
+	w := wording{e, &event, e.cluster(event.Cluster), checks[event.Cluster], fault, answer.Deny, answer.decision.UnjudgedDenials}
 	answer.Steps = w.steps(access.Steps)
 	answer.Now = newOutcome(&event)
 	// There is nothing to compare if the token was refused, because the explanation assumes a valid

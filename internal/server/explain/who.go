@@ -201,9 +201,17 @@ func WriteWho(w io.Writer, a *reach.Who) error {
 			}
 			p.line("", fmt.Sprintf("%s, by %s", term.Words(account.Namespace+"/"+account.Name), strings.Join(account.Rules, ", ")))
 		}
+		p.unjudged(c.Unjudged)
 	}
 	_, err := w.Write(p.out.Bytes())
 	return err
+}
+
+// unjudged names the denials and rules that the answer ignores.
+func (p *printer) unjudged(names []string) {
+	if names != nil {
+		p.line("not judged", "only a token decides the conditions of "+strings.Join(names, ", "))
+	}
 }
 
 // WriteWhat writes the result as text.
@@ -217,7 +225,12 @@ func WriteWhat(w io.Writer, a *reach.What) error {
 			p.line("nothing", "the deny rule "+s.DeniedBy+" refuses it")
 			continue
 		}
-		if len(s.Rules) == 0 {
+		p.unjudged(s.Unjudged)
+		switch {
+		case len(s.Rules) > 0:
+		case s.Unjudged != nil:
+			p.line("nothing", "no other rule is for it")
+		default:
 			p.line("nothing", "no rule is for it")
 		}
 		for _, r := range s.Rules {

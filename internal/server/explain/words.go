@@ -25,6 +25,7 @@ type wording struct {
 	checks           exchange.NodeChecks // as configured
 	revocationsFault error               // why revocations were not checked
 	deny             []policy.DenyTrace
+	unjudged         []string // denials whose conditions only a token decides
 }
 
 func (w *wording) steps(all exchange.Steps) []Step {
@@ -46,6 +47,8 @@ func (w *wording) steps(all exchange.Steps) []Step {
 // check because a token or a list is missing.
 func (w *wording) step(name exchange.StepName, verdict exchange.Verdict) (exchange.Verdict, string) {
 	switch {
+	case name == exchange.StepDeny && verdict == exchange.VerdictPassed && w.unjudged != nil:
+		return exchange.VerdictNotJudged, "only a token decides the conditions of the deny rules " + strings.Join(w.unjudged, ", ")
 	case name == exchange.StepDeny:
 		return verdict, w.denyWords()
 	case verdict == exchange.VerdictRefused:
