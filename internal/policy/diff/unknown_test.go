@@ -47,6 +47,7 @@ func TestUnknownObjects(t *testing.T) {
 		"known on one side":   {plain, plain, objects("{namespace}/**", known), unknown, "only one side has objects", "only one side has objects"},
 		"a wider limit":       {plain, plain, unknown, objects("**"), "objects.within differs", ""},
 		"requests begin":      {plain, plain, unknown, objects("{namespace}/**", requests), "objects.requests differs", ""},
+		"requests on both":    {plain, plain, objects("{namespace}/**", requests), objects("{namespace}/**", requests), "", ""},
 		"a new name":          {plain, plain, unknown, also(func(s *Side) { s.Clusters[0].Name = "prod2" }), "prod2 are not known, and only one side has the cluster", "prod are not known, and only one side has the cluster"},
 		"a registry":          {plain, plain, unknown, also(func(s *Side) { s.Services = append(s.Services, Service{Name: "s"}) }), "registries or upstreams differ", ""},
 		"an upstream":         {plain, plain, upstream(action.Pull), upstream(action.Pull | action.Push), "registries or upstreams differ", ""},

@@ -29,7 +29,7 @@ func (c *comparison) compareUpstreams() {
 		for _, name := range slices.Sorted(maps.Keys(opened)) {
 			for _, u := range c.to.units {
 				actions := u.atoms() & opened[name]
-				if actions == 0 || u.pattern == "" || !u.serves(service.Name) || !u.pattern.Overlaps(pattern.Pattern(name+"/**")) {
+				if actions == 0 || !u.serves(service.Name) || !u.pattern.Overlaps(pattern.Pattern(name+"/**")) {
 					continue
 				}
 				for _, b := range c.kinds(u) {

@@ -52,4 +52,13 @@ func TestUpstreams(t *testing.T) {
 			}
 		}
 	}
+	// Grants at a registry that one side does not have are in entries with examples.
+	isNew := with(map[string]action.Set{"ghcr.io": push})
+	without := with(nil)
+	without.Services = without.Services[1:]
+	for _, e := range testkit.Value(Find(without, isNew))(t).Gained {
+		if e.Unjudged != "" {
+			t.Errorf("at a new registry: %+v", e)
+		}
+	}
 }
