@@ -2,6 +2,7 @@ package reach
 
 import (
 	"slices"
+	"strings"
 
 	"github.com/pullpass/pullpass/internal/base/strictyaml"
 	"github.com/pullpass/pullpass/internal/oidc"
@@ -26,6 +27,20 @@ type Service struct {
 	DeniedBy string        `json:"deniedBy,omitempty"` // the denial that refuses the ServiceAccount; then nothing is reachable
 	Rules    []ReachedRule `json:"rules"`              // those that apply
 	Unjudged []string      `json:"unjudged,omitempty"` // denials and rules that Rules ignores, because only a token decides their conditions
+	Closed   []Closed      `json:"closed,omitempty"`
+}
+
+// Actions returns the actions on some repositories of the pattern, as rules name them.
+func (s *Service) Actions(of pattern.Pattern) (names []string) {
+	for _, rule := range s.Rules {
+		for _, r := range rule.Reached {
+			isApart := func(p string) bool { return !pattern.Pattern(p).Overlaps(of) }
+			if !isApart(r.Repositories) && !slices.ContainsFunc(r.Within, isApart) {
+				names = append(names, strings.Split(r.Actions, ", ")...)
+			}
+		}
+	}
+	return names
 }
 
 // ReachedRule is the grants of one rule.

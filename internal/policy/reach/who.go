@@ -26,6 +26,13 @@ type Who struct {
 	Rules      []Grant   `json:"rules"`    // those that allow it to any subject
 	Deny       []Denial  `json:"deny"`     // all denials: a subject that matches one gets nothing
 	Clusters   []Cluster `json:"clusters"` // the known ServiceAccounts that get it now
+	Closed     []Closed  `json:"closed,omitempty"`
+}
+
+// Closed lists actions that the gateway forbids at an upstream for all tokens.
+type Closed struct {
+	Upstream string   `json:"upstream"` // upstreams[].name
+	Actions  []string `json:"actions"`  // granted actions that are not in the upstream's actions
 }
 
 // Knows reports whether the objects of a cluster are known.

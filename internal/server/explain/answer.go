@@ -6,6 +6,7 @@ import (
 
 	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/policy"
+	"github.com/pullpass/pullpass/internal/policy/reach"
 )
 
 // Explanation is the result of explain. docs/explain.schema.json describes each field.
@@ -24,7 +25,7 @@ type Explanation struct {
 	policy.Trace
 
 	Now     Outcome         `json:"now"`
-	Closed  []Closed        `json:"closed,omitempty"`
+	Closed  []reach.Closed  `json:"closed,omitempty"`
 	Then    json.RawMessage `json:"then,omitempty"` // the line of the audit log
 	Changes []outcomeChange `json:"changes,omitempty"`
 
@@ -34,12 +35,6 @@ type Explanation struct {
 }
 
 const kind = "Explanation"
-
-// Closed lists actions that the gateway forbids at an upstream for all tokens.
-type Closed struct {
-	Upstream string   `json:"upstream"` // upstreams[].name
-	Actions  []string `json:"actions"`  // granted actions that are not in the upstream's actions
-}
 
 // The sources of the subject of an explanation.
 const (

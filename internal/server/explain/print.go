@@ -13,6 +13,7 @@ import (
 	"github.com/pullpass/pullpass/internal/base/names"
 	"github.com/pullpass/pullpass/internal/base/term"
 	"github.com/pullpass/pullpass/internal/exchange"
+	"github.com/pullpass/pullpass/internal/policy/reach"
 	"github.com/pullpass/pullpass/internal/server/audit"
 )
 
@@ -136,6 +137,13 @@ func (p *printer) facts(a *Explanation) {
 	}
 }
 
+// closed names the actions that the gateway forbids.
+func (p *printer) closed(what string, all []reach.Closed) {
+	for _, c := range all {
+		p.line(what, fmt.Sprintf("but the gateway lets no client %s at %s (upstreams[].actions)", strings.Join(c.Actions, " or "), term.Words(c.Upstream)))
+	}
+}
+
 // answer prints the result. It is last, because readers look for it there.
 func (p *printer) answer(a *Explanation) {
 	p.blank()
@@ -155,9 +163,7 @@ func (p *printer) answer(a *Explanation) {
 	if conditions := a.conditions(); a.Now.Status == http.StatusOK && len(conditions) > 0 {
 		p.line("", "unless this refuses, which was not judged: "+strings.Join(conditions, ", "))
 	}
-	for _, c := range a.Closed {
-		p.line("", fmt.Sprintf("but the gateway lets no client %s at %s (upstreams[].actions)", strings.Join(c.Actions, " or "), term.Words(c.Upstream)))
-	}
+	p.closed("", a.Closed)
 	if a.then == nil {
 		return
 	}

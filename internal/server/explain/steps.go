@@ -14,6 +14,7 @@ import (
 	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/policy"
+	"github.com/pullpass/pullpass/internal/policy/reach"
 	"github.com/pullpass/pullpass/internal/registryauth"
 )
 
@@ -67,7 +68,7 @@ func (e *explainer) explain(ctx context.Context) (*Explanation, error) {
 	if event.Result == exchange.ResultUnavailable || event.Result == exchange.ResultError {
 		return nil, refused
 	}
-	answer.decision, answer.Closed = access.Decision, e.closed(access.Decision)
+	answer.decision, answer.Closed = access.Decision, closedActions(e.cfg, e.service, grantedAt(access.Decision))
 	if e.source == sourceClaim {
 		answer.Edit = nil // an invented token must not lead to a proposed edit
 	}
@@ -128,22 +129,18 @@ func (e *explainer) verifyToken(ctx context.Context) (oidc.Identity, error) {
 	return id, err
 }
 
-// closed returns the granted actions that the gateway does not allow.
-func (e *explainer) closed(decision policy.Decision) []Closed {
-	if e.cfg.Gateway == nil || e.cfg.Gateway.Service != e.service {
+// closedActions returns the granted actions that the gateway does not allow. granted returns those
+// at an upstream.
+func closedActions(cfg *config.Config, service string, granted func(upstream string) []string) []reach.Closed {
+	if cfg.Gateway == nil || cfg.Gateway.Service != service {
 		return nil
 	}
-	var all []Closed
-	for _, u := range e.cfg.Upstreams {
-		c := Closed{Upstream: u.Name}
-		for _, scope := range decision.Granted() {
-			if scope.Type != "repository" || !strings.HasPrefix(scope.Name, u.Name+"/") {
-				continue
-			}
-			for _, action := range scope.Actions {
-				if action != "*" && !slices.Contains(u.Actions, config.UpstreamAction(action)) && !slices.Contains(c.Actions, action) {
-					c.Actions = append(c.Actions, action)
-				}
+	var all []reach.Closed
+	for _, u := range cfg.Upstreams {
+		c := reach.Closed{Upstream: u.Name}
+		for _, action := range granted(u.Name) {
+			if action != "*" && !slices.Contains(u.Actions, config.UpstreamAction(action)) && !slices.Contains(c.Actions, action) {
+				c.Actions = append(c.Actions, action)
 			}
 		}
 		if c.Actions != nil {
@@ -151,6 +148,18 @@ func (e *explainer) closed(decision policy.Decision) []Closed {
 		}
 	}
 	return all
+}
+
+// grantedAt returns the actions that a decision grants at an upstream.
+func grantedAt(decision policy.Decision) func(upstream string) []string {
+	return func(upstream string) (actions []string) {
+		for _, scope := range decision.Granted() {
+			if scope.Type == "repository" && strings.HasPrefix(scope.Name, upstream+"/") {
+				actions = append(actions, scope.Actions...)
+			}
+		}
+		return actions
+	}
 }
 
 // policySees records the inputs of the policy.

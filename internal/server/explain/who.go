@@ -18,6 +18,7 @@ import (
 	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/policy"
 	"github.com/pullpass/pullpass/internal/policy/describe"
+	"github.com/pullpass/pullpass/internal/policy/pattern"
 	"github.com/pullpass/pullpass/internal/policy/reach"
 	"github.com/pullpass/pullpass/internal/registryauth"
 )
@@ -71,7 +72,17 @@ func (k Known) Who(ctx context.Context, r WhoRequest) (*reach.Who, error) {
 			return nil, fmt.Errorf("%s is behind no upstream of the gateway (upstreams[].name)", term.QuoteName(r.Repository))
 		}
 	}
-	return reach.FindWho(ctx, k.Policy, registry.Service, scopes[0], k.Accounts(ctx))
+	who, err := reach.FindWho(ctx, k.Policy, registry.Service, scopes[0], k.Accounts(ctx))
+	if err != nil {
+		return nil, err
+	}
+	who.Closed = closedActions(k.Config, who.Service, func(upstream string) []string {
+		if !strings.HasPrefix(who.Repository, upstream+"/") {
+			return nil
+		}
+		return []string{who.Action}
+	})
+	return who, nil
 }
 
 // Describe says what each rule and denial means, also those of objects that count.
@@ -137,7 +148,18 @@ func (k Known) What(ctx context.Context, account string) (*reach.What, error) {
 		services = append(services, k.Config.Registries[i].Service)
 	}
 	subject := policy.Subject{Identity: e.id, Annotations: facts.Annotations, NamespaceLabels: facts.NamespaceLabels, Objects: facts.Objects}
-	return reach.FindWhat(k.Policy, name.String(), subject, services), nil
+	what := reach.FindWhat(k.Policy, name.String(), subject, services)
+	for i := range what.Services {
+		s := &what.Services[i]
+		s.Closed = closedActions(k.Config, s.Service, func(upstream string) []string {
+			actions := s.Actions(pattern.Pattern(upstream + "/**"))
+			if slices.Contains(actions, "*") {
+				return reach.Actions
+			}
+			return actions
+		})
+	}
+	return what, nil
 }
 
 // maxAccounts is how many ServiceAccounts of a cluster the text output names. JSON has all.
@@ -203,6 +225,7 @@ func WriteWho(w io.Writer, a *reach.Who) error {
 		}
 		p.unjudged(c.Unjudged)
 	}
+	p.closed("closed", a.Closed)
 	_, err := w.Write(p.out.Bytes())
 	return err
 }
@@ -261,6 +284,7 @@ func WriteWhat(w io.Writer, a *reach.What) error {
 				p.line("", fmt.Sprintf("%s%s: %s%s", reached.Repositories, within, reached.Actions, by))
 			}
 		}
+		p.closed("closed", s.Closed)
 	}
 	_, err := w.Write(p.out.Bytes())
 	return err
