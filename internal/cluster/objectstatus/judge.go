@@ -285,8 +285,7 @@ func (j *judge) one(service string, o *kube.PolicyObject, account *knownAccount,
 // mayAllow reports whether the rule allows anything on some repository of the pattern.
 func (j *judge) mayAllow(rule string, asked pattern.Pattern, account *knownAccount) bool {
 	return slices.ContainsFunc(j.allows[rule], func(allowed pattern.Pattern) bool {
-		allowed = pattern.Pattern(allowed.Expand(account.subject.Identity))
-		return !allowed.HasPlaceholder() && allowed.Overlaps(asked)
+		return pattern.Pattern(allowed.Expand(account.subject.Identity)).Overlaps(asked)
 	})
 }
 
