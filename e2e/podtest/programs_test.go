@@ -62,6 +62,9 @@ func buildReaders(t testing.TB) {
 	for _, r := range chosenReaders() {
 		programs.Build(t, r.program)
 	}
+	if isChosen(policyProgram) {
+		programs.Build(t, programs.PolicyController)
+	}
 }
 
 // args are the arguments of a program that ends with the image's name.

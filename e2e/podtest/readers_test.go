@@ -71,7 +71,7 @@ func TestReaders(t *testing.T) {
 		t.Fatal("docs/how-to/readers.md shows no rule")
 	}
 	const own = "- {name: own, subjects: [{namespaces: [security, billing]}], allow: [{repositories: [\"{namespace}/**\"], actions: [pull, push]}]}\n"
-	r := &readers{site: startSite(t, own+documented, readerNamespace, billing), manifest: fitted(t, blocks[1])}
+	r := &readers{site: startSite(t, own+policyControllerRule+documented, readerNamespace, billing), manifest: fitted(t, blocks[1])}
 	r.CreateServiceAccount(t, readerNamespace, readerAccount, nil)
 	r.ServePods(t)
 	r.Kubectl(t, accountReader, "create", "-f", "-")
@@ -90,6 +90,9 @@ func TestReaders(t *testing.T) {
 				r.verifyAttempt(t, reader, r.await(t, reader, namespace), namespace == team)
 			}
 		})
+	}
+	if isChosen(policyProgram) {
+		t.Run(policyProgram, r.testPolicyController)
 	}
 	r.checkSecrets(t)
 	t.Logf("readers of images\n%s", r.lines())

@@ -28,8 +28,8 @@ const (
 	registryName = "registry.example.com"
 	team         = "team-a"
 	otherTeam    = "team-b"
-	tokenAddress = "127.0.0.1:8443"
-	realm        = "https://" + registryName + ":8443/token"
+	tokenAddress = "127.0.0.1:8444"
+	realm        = "https://" + registryName + ":8444/token"
 )
 
 const (

@@ -1,8 +1,12 @@
 package programs
 
 import (
+	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
+
+	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
 // The programs here take minutes to build, and "make readers" alone runs them. Each is a module of its own below e2e/readers.
@@ -29,6 +33,25 @@ func KyvernoCLI(t testing.TB) string {
 func PolicyTester(t testing.TB) string {
 	t.Helper()
 	return tool{module: "readers/policy-controller", pkg: "github.com/sigstore/policy-controller/cmd/tester"}.build(t)
+}
+
+// PolicyController is Sigstore's policy-controller, which verifies images before the API server creates their pods.
+func PolicyController(t testing.TB) string {
+	t.Helper()
+	return tool{module: "readers/policy-controller", pkg: "github.com/sigstore/policy-controller/cmd/webhook"}.build(t)
+}
+
+// PolicyControllerManifests are its files, without the Deployment, in their order.
+func PolicyControllerManifests(t testing.TB) []string {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "github.com/sigstore/policy-controller")
+	cmd.Dir = filepath.Join(e2eDir(t), "readers/policy-controller")
+	directory := strings.TrimSpace(string(testenv.Value(cmd.Output())(t)))
+	files := testenv.Value(filepath.Glob(filepath.Join(directory, "config", "[0-9c]*.yaml")))(t)
+	if len(files) == 0 {
+		t.Fatalf("%s has no manifests", directory)
+	}
+	return files
 }
 
 // Trivy searches images for vulnerabilities.
