@@ -144,7 +144,7 @@ func (c *comparison) entries() ([]Entry, error) {
 		}
 	}
 	c.compareUpstreams()
-	c.compareUnknownObjects()
+	c.compareUnknown()
 	slices.SortStableFunc(c.found, func(a, b Entry) int { return cmp.Compare(a.position, b.position) })
 	return c.found, nil
 }

@@ -9,15 +9,34 @@ import (
 	"github.com/pullpass/pullpass/internal/policy/pattern"
 )
 
-// compareUnknownObjects adds an entry for each cluster whose AccessPolicy objects are not known, if
-// objects could grant more or refuse less on this side.
-func (c *comparison) compareUnknownObjects() {
+// compareUnknown adds an entry for each cluster whose AccessPolicy objects are not known, if objects
+// could grant more or refuse less on this side. Without a configuration, no other rules are known: a
+// denial that the other side has could refuse what they grant.
+func (c *comparison) compareUnknown() {
+	add := func(who, rule, why string) {
+		c.found = append(c.found, Entry{Who: who, Service: "*", Repositories: "**", Actions: atoms(action.All).Names(), Rule: rule, position: len(c.to.units), Unjudged: why})
+	}
 	for _, cluster := range c.to.Clusters {
 		if why := c.unknownObjects(cluster); why != "" {
-			c.found = append(c.found, Entry{
-				Who: cluster.Name + "/*/*", Service: "*", Repositories: "**", Actions: atoms(action.All).Names(), Rule: "AccessPolicy objects", position: len(c.to.units),
-				Unjudged: fmt.Sprintf("AccessPolicy objects of cluster %s are not known, and %s; name them with --objects %s=FILE", cluster.Name, why, cluster.Name),
-			})
+			add(cluster.Name+"/*/*", "AccessPolicy objects", fmt.Sprintf("AccessPolicy objects of cluster %s are not known, and %s; name them with --objects %s=FILE", cluster.Name, why, cluster.Name))
+		}
+	}
+	if !c.to.IsOpen || !c.from.IsOpen {
+		return
+	}
+	for _, d := range c.removed {
+		if d.isNew {
+			continue
+		}
+		callers := []string{"*/*/*"}
+		if d.whom.Identities != nil {
+			callers = nil
+			for _, name := range d.whom.Identities {
+				callers = append(callers, "identity/"+name)
+			}
+		}
+		for _, who := range callers {
+			add(who, "of other files", fmt.Sprintf("other rules are not known, and deny rule %s could refuse what they grant; compare two configurations", d.rule))
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package diff
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -68,6 +69,40 @@ func TestUnknownObjects(t *testing.T) {
 			}
 			if !strings.Contains(got, part.want) || (got == "") != (part.want == "") {
 				t.Errorf("%s: %q, want %q", name, got, part.want)
+			}
+		}
+	}
+}
+
+// Without a configuration, a denial that ends or begins is in an entry: rules of other files may grant what it refuses.
+func TestDenialsOfFilesAlone(t *testing.T) {
+	t.Parallel()
+	const rules = `{"apiVersion": "pullpass.dev/v1beta1", "kind": "AccessPolicy", "rules": [{"name": "r", "subjects": [{"namespaces": ["a"]}], "allow": [{"repositories": ["a"], "actions": ["pull"]}]}]`
+	open := func(deny string) *Side {
+		return &Side{Policy: testkit.Value(policy.Parse(policy.File{Name: "p.yaml", Data: []byte(rules + deny + "}")}))(t), IsOpen: true}
+	}
+	for name, test := range map[string]struct{ deny, who string }{
+		"pods": {`, "deny": [{"name": "bad", "subjects": [{"namespaces": ["b"]}]}]`, "[*/*/*]"},
+		"jobs": {`, "deny": [{"name": "bad", "subjects": [{"identities": ["github", "gitlab"], "claims": {"ref": ["x"]}}]}]`, "[identity/github identity/gitlab]"},
+	} {
+		for _, ends := range []bool{true, false} {
+			before, after := open(test.deny), open("")
+			if !ends {
+				before, after = after, before
+			}
+			d := testkit.Value(Find(before, after))(t)
+			changed, unchanged := d.Gained, d.Lost
+			if !ends {
+				changed, unchanged = unchanged, changed
+			}
+			var who []string
+			for _, e := range changed {
+				if strings.Contains(e.Unjudged, "deny rule bad could refuse what they grant") {
+					who = append(who, e.Who)
+				}
+			}
+			if fmt.Sprint(who) != test.who || len(unchanged) > 0 {
+				t.Errorf("%s, ends %t: %v, and %v", name, ends, changed, unchanged)
 			}
 		}
 	}

@@ -416,9 +416,11 @@ func (s *Suggestion) Tests() string {
 		scope := registryauth.Scope{Type: "repository", Name: at.repository, Actions: n.actions.Names()}.String()
 		identity := fmt.Sprintf("{cluster: %q, namespace: %q, serviceAccount: %q}", at.cluster, at.namespace, at.account)
 		if at.identity != "" {
+			all := map[string]string{at.claim: at.project} // of a project that is its sub, the log has no claim
+			maps.Copy(all, n.claims)
 			var claims []string
-			for _, name := range slices.Sorted(maps.Keys(n.claims)) {
-				claims = append(claims, fmt.Sprintf("%q: %q", name, n.claims[name]))
+			for _, name := range slices.Sorted(maps.Keys(all)) {
+				claims = append(claims, fmt.Sprintf("%q: %q", name, all[name]))
 			}
 			identity = fmt.Sprintf("{provider: %q, claims: {%s}}", at.identity, strings.Join(claims, ", "))
 		}

@@ -249,6 +249,16 @@ func TestRefs(t *testing.T) {
 	}
 }
 
+// A project that is the sub has no claim in the log. Without it, the test of the suggestion could not run.
+func TestTestsNameTheProject(t *testing.T) {
+	t.Parallel()
+	e := job("1", "42", "", "repository:team-a/web:push")
+	e.Identity.Name, e.Identity.Claims = "jenkins", nil
+	if got, want := suggestion(Config{AtLeast: 1}, e).Tests(), `identity: {provider: "jenkins", claims: {"sub": "42"}}`; !strings.Contains(got, want) {
+		t.Errorf("%s\nwant %s", got, want)
+	}
+}
+
 // A suggestion grants the requests, and more only by **. The order of the lines changes nothing.
 func TestSuggestionsAreExact(t *testing.T) {
 	t.Parallel()
