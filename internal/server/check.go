@@ -70,13 +70,18 @@ func CheckFiles(cfg *config.Config, insecureHTTP bool) (faults []error, warnings
 	}
 	_, err = setup.NewVerifier(cfg, logger)
 	note(err)
+	all := map[string]*setup.SigningKeys{}
 	for i := range cfg.Registries {
 		// keys init or serve makes managed keys, so missing keys are not a fault.
 		keys, err := setup.NewSigningKeys(&cfg.Registries[i], logger)
 		if err == nil {
+			all[cfg.Registries[i].Service] = keys
 			err = keys.Reload()
 		}
 		noteContent(err)
+	}
+	if len(all) == len(cfg.Registries) {
+		note(setup.CheckGatewayKeys(cfg, all))
 	}
 	_, err = setup.NewAssertions(cfg, logger)
 	noteContent(err)

@@ -373,6 +373,34 @@ func TestGatewayPasswordFile(t *testing.T) {
 	}
 }
 
+// A copy of another registry's key is a fault, at the start too: a registry that checks no audience would
+// accept tokens for the gateway.
+func TestGatewayHasKeysOfItsOwn(t *testing.T) {
+	t.Parallel()
+	registry := registrytest.NewRegistry(t, "")
+	g := startGateway(t, upstreamEntry("ghcr.io", registry, ""), nil)
+	key := string(pkitest.KeyPEM(t, pkitest.ECKey(t)))
+	testkit.Write(t, g.Dir, "a.pem", key)
+	testkit.Write(t, g.Dir, "b.pem", key)
+	const want = "registries[0].signing: has a key that the gateway's service " + gatewayService + " has as well"
+	text := testkit.Read(t, filepath.Join(g.Dir, "pullpass.yaml"))
+	text = strings.Replace(text, "{service: "+gatewayService+", ", "{service: "+gatewayService+", signing: {keyFile: a.pem, trust: jwks}, ", 1)
+	text = strings.Replace(text, "{service: registry.example.com, ", "{service: registry.example.com, signing: {keyFile: b.pem, trust: jwks}, ", 1)
+	g.Put(t, "pullpass.yaml", text)
+	g.Refuses(t, configGroup, want)
+	cfg := testkit.Value(config.Load(filepath.Join(g.Dir, "pullpass.yaml")))(t)
+	if faults, _ := CheckFiles(cfg, false); len(faults) != 1 || !strings.Contains(faults[0].Error(), want) {
+		t.Errorf("check: %v", faults)
+	}
+	if _, err := newServer(Config{Config: cfg, Getenv: func(string) string { return "" }, Stdout: g.Stdout, Logger: testkit.QuietLogger()}, memoryLimit()); err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("start: %v", err)
+	}
+	testkit.Write(t, g.Dir, "b.pem", string(pkitest.KeyPEM(t, pkitest.ECKey(t))))
+	if faults, _ := CheckFiles(cfg, false); len(faults) > 0 {
+		t.Errorf("check: %v", faults)
+	}
+}
+
 // The gateway's own certificate is served there alone, and its end is watched.
 func TestGatewayCertificate(t *testing.T) {
 	t.Parallel()

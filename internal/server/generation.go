@@ -124,7 +124,7 @@ func openKeys(cfg *config.Config, logger *slog.Logger, before parts) (map[string
 		}
 		all[r.Service] = keys
 	}
-	return all, nil
+	return all, setup.CheckGatewayKeys(cfg, all)
 }
 
 // openAssertions returns nil if none are configured.

@@ -263,6 +263,31 @@ type SigningKeys struct {
 	Managed *signing.ManagedKeys
 }
 
+// CheckGatewayKeys requires that no other registry has a key of the gateway. Such a registry would
+// accept tokens for the gateway if it checks no audience, as zot. It compares the keys, because two
+// files can hold the same one.
+func CheckGatewayKeys(cfg *config.Config, keys map[string]*SigningKeys) error {
+	if cfg.Gateway == nil {
+		return nil
+	}
+	own := map[string]bool{}
+	for _, key := range keys[cfg.Gateway.Service].Shared() {
+		own[key.ID] = true
+	}
+	for i := range cfg.Registries {
+		r := &cfg.Registries[i]
+		if r.Service == cfg.Gateway.Service {
+			continue
+		}
+		for _, key := range keys[r.Service].Shared() {
+			if own[key.ID] {
+				return cfg.Fault(fmt.Sprintf("registries[%d].signing", i), fmt.Errorf("has a key that the gateway's service %s has as well (%s); give the gateway a key of its own", cfg.Gateway.Service, key.ID))
+			}
+		}
+	}
+	return nil
+}
+
 // Run keeps the keys current until ctx ends.
 func (k *SigningKeys) Run(ctx context.Context) { k.run(ctx) }
 

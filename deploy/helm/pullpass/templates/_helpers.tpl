@@ -182,6 +182,9 @@ true
 {{- range list "apiVersion" "kind" -}}
 {{- if hasKey $.Values.config . -}}{{- fail (printf "config.%s: the chart sets it; remove it" .) -}}{{- end -}}
 {{- end -}}
+{{- if and .Values.config.gateway (eq (include "pullpass.signingSecret" .) (include "pullpass.gatewaySigningSecret" .)) -}}
+{{- fail (printf "gateway.signing.secretName: %s is that of signing as well; give the gateway a key of its own" (include "pullpass.signingSecret" .)) -}}
+{{- end -}}
 {{- if hasKey .Values.config "policyFiles" -}}{{- fail "config.policyFiles: the chart sets it; use policy" -}}{{- end -}}
 {{- if hasKey .Values.config "audit" -}}{{- fail "config.audit: a pod keeps no files; the audit log is its standard output" -}}{{- end -}}
 {{- $server := .Values.config.server | default dict -}}
