@@ -1,6 +1,7 @@
 package podtest
 
 import (
+	"fmt"
 	"net/http"
 	"os/exec"
 	"path/filepath"
@@ -17,96 +18,174 @@ import (
 	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
-// The names in the manifests of policy-controller.
-const (
-	policyNamespace = "cosign-system"
-	policyAccount   = "webhook"
-	policyProgram   = "policy-controller"
-	policyAddress   = "10.96.0.10" // of its Service
-)
+// controller is a program whose webhooks the API server asks about each new pod. The names are those of its manifests.
+type controller struct {
+	name               string // of its program and its rule
+	program            func(testing.TB) string
+	namespace, account string
+	address            string                     // of its Service
+	port               string                     // that it serves
+	install            func(*testing.T, *readers) // what it needs beside its pod
+	args               []string
+	environment        string
+	policies, policy   string         // their collection, and one that verifies images
+	labels             cluster.Object // of namespaces whose pods it checks
+}
 
-const policyControllerRule = `- name: policy-controller
-  subjects: [{namespaces: [cosign-system], serviceAccounts: [webhook]}]
-  allow: [{repositories: ["team-*/**", "security/*"], actions: [pull]}]
-`
-
-// testPolicyController runs policy-controller as a webhook of the API server, in the pod of docs/how-to/readers.md. It reads the images
-// of pods that others create, with its own token.
-func (r *readers) testPolicyController(t *testing.T) {
-	for _, file := range programs.PolicyControllerManifests(t) {
-		manifest := testenv.ReadFile(t, file)
-		if filepath.Base(file) == "400-webhook-service.yaml" {
-			manifest = testenv.Replace(t, manifest, "\nspec:\n", "\nspec:\n  clusterIP: "+policyAddress+"\n")
-		}
-		r.Kubectl(t, manifest, "create", "-f", "-")
-	}
-	// No kube-proxy runs here.
-	testenv.Must(t, exec.CommandContext(t.Context(), "ip", "address", "add", policyAddress+"/32", "dev", "lo").Run())
-	relay.Start(t, policyAddress+":443", "127.0.0.1:8443")
-	r.push(t, readerNamespace, policyProgram, r.image(t, reader{name: policyProgram, program: programs.PolicyController}))
-	manifest := r.manifest
-	for _, change := range [][2]string{
-		{`command: [syft, "registry:registry.example.com/team-a/web:rc"]`, "command: [" + policyProgram + ", --disable-tuf]"},
-		{"image: registry.example.com/security/syft\n", "image: " + registryName + "/" + readerNamespace + "/" + policyProgram + "\n"},
-		{"serviceAccountName: scanner", "serviceAccountName: " + policyAccount},
-		{"ghcr.io/pullpass/", registryName + "/" + readerNamespace + "/"},
-		{"    env:\n", `    env:
-    - {name: HOME, value: /tmp}
-    - {name: SYSTEM_NAMESPACE, value: cosign-system}
+var controllers = []controller{
+	{
+		name: "policy-controller", program: programs.PolicyController, namespace: "cosign-system", account: "webhook",
+		address: "10.96.0.10", port: "8443", install: installPolicyController, args: []string{"--disable-tuf"},
+		environment: `    - {name: SYSTEM_NAMESPACE, value: cosign-system}
     - {name: CONFIG_LOGGING_NAME, value: config-logging}
     - {name: METRICS_DOMAIN, value: sigstore.dev/policy}
     - {name: WEBHOOK_NAME, value: webhook}
-`},
-	} {
-		manifest = testenv.Replace(t, manifest, change[0], change[1])
-	}
-	r.Kubectl(t, strings.ReplaceAll(manifest, "namespace: "+readerNamespace, "namespace: "+policyNamespace), "create", "-f", "-")
+`,
+		policies: "/apis/policy.sigstore.dev/v1beta1/clusterimagepolicies", policy: imagePolicy,
+		labels: cluster.Object{"policy.sigstore.dev/include": "true"},
+	},
+	{
+		// The last: it checks the pods of all namespaces.
+		name: "kyverno-controller", program: programs.KyvernoController, namespace: "kyverno", account: "kyverno-admission-controller",
+		address: "10.96.0.11", port: "9443", install: installKyverno,
+		args: []string{
+			"--caSecretName=kyverno-svc.kyverno.svc.kyverno-tls-ca", "--tlsSecretName=kyverno-svc.kyverno.svc.kyverno-tls-pair",
+			"--registryCredentialHelpers=default,google,amazon,azure,github", // as its chart has it
+			"--controllerRuntimeMetricsAddress=0",                            // policy-controller has port 8080
+		},
+		environment: `    - {name: KYVERNO_NAMESPACE, value: kyverno}
+    - {name: KYVERNO_SERVICEACCOUNT_NAME, value: kyverno-admission-controller}
+    - {name: KYVERNO_DEPLOYMENT, value: kyverno-admission-controller}
+    - {name: KYVERNO_POD_NAME, value: scanner}
+    - {name: INIT_CONFIG, value: kyverno}
+    - {name: METRICS_CONFIG, value: kyverno-metrics}
+`,
+		policies: "/apis/kyverno.io/v1/clusterpolicies", policy: kyvernoPolicy,
+	},
+}
 
-	var rule cluster.Object
-	testenv.Must(t, yaml.Unmarshal(r.withKey(t, imagePolicy), &rule))
-	r.create(t, "/apis/policy.sigstore.dev/v1beta1/clusterimagepolicies", rule) // its webhooks have to answer
-	r.CreateNamespace(t, "guarded", cluster.Object{"policy.sigstore.dev/include": "true"})
-	r.create(t, "/api/v1/namespaces/guarded/pods", guarded(team+"/web:rc"))
-	if e := r.asPolicyController(t, team); e.Result != "granted" || e.Rule != "policy-controller" {
+// kyvernoManifest stands in for Kyverno's chart, which needs charts of other repositories. No controller serves the Deployment here, but
+// without it, Kyverno would assume a rolling update and register no webhook for pods.
+const kyvernoManifest = `
+apiVersion: v1
+kind: Namespace
+metadata: {name: kyverno}
+---
+apiVersion: v1
+kind: ServiceAccount
+metadata: {name: kyverno-admission-controller, namespace: kyverno}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: kyverno}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: cluster-admin}
+subjects: [{kind: ServiceAccount, name: kyverno-admission-controller, namespace: kyverno}]
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: kyverno, namespace: kyverno}
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: kyverno-metrics, namespace: kyverno}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: kyverno-svc, namespace: kyverno}
+spec: {clusterIP: 10.96.0.11, ports: [{port: 443}]}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: kyverno-admission-controller, namespace: kyverno}
+spec:
+  selector: {matchLabels: {app: kyverno}}
+  template:
+    metadata: {labels: {app: kyverno}}
+    spec: {containers: [{name: kyverno, image: kyverno}]}
+`
+
+func installKyverno(t *testing.T, r *readers) {
+	r.Kubectl(t, "", "create", "--recursive", "-f", programs.KyvernoCRDs(t))
+	r.Kubectl(t, kyvernoManifest, "create", "-f", "-")
+}
+
+func installPolicyController(t *testing.T, r *readers) {
+	for _, file := range programs.PolicyControllerManifests(t) {
+		manifest := testenv.ReadFile(t, file)
+		if filepath.Base(file) == "400-webhook-service.yaml" {
+			manifest = testenv.Replace(t, manifest, "\nspec:\n", "\nspec:\n  clusterIP: 10.96.0.10\n")
+		}
+		r.Kubectl(t, manifest, "create", "-f", "-")
+	}
+}
+
+// controllerRules lets each controller read the images of the teams, and its own.
+func controllerRules() (rules string) {
+	for _, c := range controllers {
+		rules += fmt.Sprintf(`- name: %s
+  subjects: [{namespaces: [%s], serviceAccounts: [%s]}]
+  allow: [{repositories: ["team-*/**", "security/*"], actions: [pull]}]
+`, c.name, c.namespace, c.account)
+	}
+	return rules
+}
+
+// testController runs a controller in the pod of docs/how-to/readers.md. It reads the images of pods that others create, with its own
+// token.
+func (r *readers) testController(t *testing.T, c controller) {
+	c.install(t, r)
+	// No kube-proxy runs here.
+	testenv.Must(t, exec.CommandContext(t.Context(), "ip", "address", "add", c.address+"/32", "dev", "lo").Run())
+	relay.Start(t, c.address+":443", "127.0.0.1:"+c.port)
+	r.push(t, readerNamespace, c.name, r.image(t, reader{name: c.name, program: c.program}))
+	manifest := testenv.Replace(t, r.running(t, r.manifest, c.name, c.args, c.environment), "serviceAccountName: scanner", "serviceAccountName: "+c.account)
+	r.Kubectl(t, strings.ReplaceAll(manifest, "namespace: "+readerNamespace, "namespace: "+c.namespace), "create", "-f", "-")
+
+	var policy cluster.Object
+	testenv.Must(t, yaml.Unmarshal(r.withKey(t, c.policy), &policy))
+	r.post(t, c, c.policies, policy, "")
+	guarded := "guarded-by-" + c.name
+	r.CreateNamespace(t, guarded, c.labels)
+	pods := "/api/v1/namespaces/" + guarded + "/pods"
+	// By its digest: of a tag that it may not resolve, policy-controller only says that it wants a digest. A dry run, because Kyverno
+	// registers its webhook for pods some time after the policy was created.
+	digest := testenv.Value(node.Image(t, billing).Digest())(t).String()
+	t.Log(r.post(t, c, pods+"?dryRun=All", podWith(billing+"/web@"+digest), "UNAUTHORIZED: authentication required"))
+	if e := r.asController(t, c, billing); e.Reason != "scope_not_granted" || len(e.Granted) > 0 {
 		t.Errorf("%+v", e)
 	}
-	// By its digest: of a tag that it may not resolve, it only says that it wants a digest.
-	digest := testenv.Value(node.Image(t, billing).Digest())(t).String()
-	_, err := r.Try(t.Context(), http.MethodPost, "/api/v1/namespaces/guarded/pods", guarded(billing+"/web@"+digest))
-	if err == nil || !strings.Contains(err.Error(), "UNAUTHORIZED: authentication required") {
-		t.Errorf("the pod with an image of %s: %v", billing, err)
-	}
-	if e := r.asPolicyController(t, billing); e.Reason != "scope_not_granted" || len(e.Granted) > 0 {
+	r.post(t, c, pods, podWith(team+"/web:rc"), "")
+	if e := r.asController(t, c, team); e.Result != "granted" || e.Rule != c.name {
 		t.Errorf("%+v", e)
 	}
 }
 
-// create creates an object as soon as the webhooks allow it.
-func (r *readers) create(t *testing.T, collection string, object cluster.Object) {
+// post sends an object until the API server accepts it or, if there is a message, until the error has it. It returns the error.
+func (r *readers) post(t *testing.T, c controller, collection string, object cluster.Object, message string) (err error) {
 	t.Helper()
-	var err error
 	if !testenv.Poll(podLimit, func() bool {
 		_, err = r.Try(t.Context(), http.MethodPost, collection, object)
-		return err == nil
+		return message == "" && err == nil || message != "" && err != nil && strings.Contains(err.Error(), message)
 	}) {
-		pod := r.Get(t, "/api/v1/namespaces/"+policyNamespace+"/pods/scanner")
-		t.Fatalf("POST %s: %v; the controller: %v, events: %+v", collection, err, pod["status"], r.Events(t, pod))
+		pod := r.Get(t, "/api/v1/namespaces/"+c.namespace+"/pods/scanner")
+		t.Fatalf("POST %s: %v, want %q; the controller: %v, events: %+v", collection, err, message, pod["status"], r.Events(t, pod))
 	}
+	return err
 }
 
-// guarded is a pod with an image.
-func guarded(image string) cluster.Object {
+// podWith is a pod with an image.
+func podWith(image string) cluster.Object {
 	return cluster.Object{
 		"apiVersion": "v1", "kind": "Pod", "metadata": cluster.Object{"name": "app"},
 		"spec": cluster.Object{"containers": []cluster.Object{{"name": "app", "image": registryName + "/" + image}}},
 	}
 }
 
-// asPolicyController is the last audit line about a repository web that policy-controller requested.
-func (r *readers) asPolicyController(t *testing.T, namespace string) (last pullpass.Event) {
+// asController is the last audit line about a repository web that a controller requested.
+func (r *readers) asController(t *testing.T, c controller, namespace string) (last pullpass.Event) {
 	t.Helper()
 	for _, e := range r.proxy.Audit(t) {
-		if e.Namespace == policyNamespace && e.ServiceAccount.Name == policyAccount && len(e.Requested) == 1 && e.Requested[0] == "repository:"+namespace+"/web:pull" {
+		if e.Namespace == c.namespace && e.ServiceAccount.Name == c.account && len(e.Requested) == 1 && e.Requested[0] == "repository:"+namespace+"/web:pull" {
 			last = e
 		}
 	}

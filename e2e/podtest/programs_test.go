@@ -62,8 +62,10 @@ func buildReaders(t testing.TB) {
 	for _, r := range chosenReaders() {
 		programs.Build(t, r.program)
 	}
-	if isChosen(policyProgram) {
-		programs.Build(t, programs.PolicyController)
+	for _, c := range controllers {
+		if isChosen(c.name) {
+			programs.Build(t, c.program)
+		}
 	}
 }
 

@@ -71,7 +71,7 @@ func TestReaders(t *testing.T) {
 		t.Fatal("docs/how-to/readers.md shows no rule")
 	}
 	const own = "- {name: own, subjects: [{namespaces: [security, billing]}], allow: [{repositories: [\"{namespace}/**\"], actions: [pull, push]}]}\n"
-	r := &readers{site: startSite(t, own+policyControllerRule+documented, readerNamespace, billing), manifest: fitted(t, blocks[1])}
+	r := &readers{site: startSite(t, own+controllerRules()+documented, readerNamespace, billing), manifest: fitted(t, blocks[1])}
 	r.CreateServiceAccount(t, readerNamespace, readerAccount, nil)
 	r.ServePods(t)
 	r.Kubectl(t, accountReader, "create", "-f", "-")
@@ -91,8 +91,10 @@ func TestReaders(t *testing.T) {
 			}
 		})
 	}
-	if isChosen(policyProgram) {
-		t.Run(policyProgram, r.testPolicyController)
+	for _, c := range controllers {
+		if isChosen(c.name) {
+			t.Run(c.name, func(t *testing.T) { r.testController(t, c) })
+		}
 	}
 	r.checkSecrets(t)
 	t.Logf("readers of images\n%s", r.lines())
@@ -152,18 +154,24 @@ func read(t testing.TB, file string) []byte {
 // start runs a program in a pod, to read an image of a namespace.
 func (r *readers) start(t testing.TB, reader reader, namespace string) {
 	t.Helper()
-	command := testenv.Value(json.Marshal(append([]string{reader.name}, reader.args(r, registryName+"/"+reader.reads(namespace))...)))(t)
 	_, manifest, _ := strings.Cut(r.manifest, "\n---\n")
+	manifest = r.running(t, manifest, reader.name, reader.args(r, registryName+"/"+reader.reads(namespace)), reader.environment)
+	r.Kubectl(t, testenv.Replace(t, manifest, "metadata: {name: scanner,", "metadata: {name: "+namespace+"-"+reader.name+","), "create", "-f", "-")
+}
+
+// running is a manifest of the document whose pod runs a program.
+func (r *readers) running(t testing.TB, manifest, program string, args []string, environment string) string {
+	t.Helper()
+	command := testenv.Value(json.Marshal(append([]string{program}, args...)))(t)
 	for _, change := range [][2]string{
 		{`command: [syft, "registry:registry.example.com/team-a/web:rc"]`, "command: " + string(command) + "\n    terminationMessagePolicy: FallbackToLogsOnError"},
-		{"image: registry.example.com/security/syft\n", "image: " + registryName + "/" + readerNamespace + "/" + reader.name + "\n"},
-		{"metadata: {name: scanner,", "metadata: {name: " + namespace + "-" + reader.name + ","},
+		{"image: registry.example.com/security/syft\n", "image: " + registryName + "/" + readerNamespace + "/" + program + "\n"},
 		{"ghcr.io/pullpass/", registryName + "/" + readerNamespace + "/"},
-		{"    env:\n", "    env:\n    - {name: HOME, value: /tmp}\n" + reader.environment},
+		{"    env:\n", "    env:\n    - {name: HOME, value: /tmp}\n" + environment},
 	} {
 		manifest = testenv.Replace(t, manifest, change[0], change[1])
 	}
-	r.Kubectl(t, manifest, "create", "-f", "-")
+	return manifest
 }
 
 // await waits until the program has ended.

@@ -99,11 +99,8 @@ func Pinns(t testing.TB) string {
 	if _, err := os.Stat(out); err == nil {
 		return out
 	}
-	list := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "github.com/cri-o/cri-o")
-	list.Dir = filepath.Join(e2eDir(t), crio.module)
-	module := strings.TrimSpace(string(testenv.Value(list.Output())(t)))
-	sources := testenv.Value(filepath.Glob(filepath.Join(module, "pinns/src/*.c")))(t)
-	if output, err := exec.CommandContext(t.Context(), "cc", append([]string{"-std=c99", "-static", "-o", out}, sources...)...).CombinedOutput(); err != nil {
+	files := testenv.Value(filepath.Glob(filepath.Join(sources(t, crio.module, "github.com/cri-o/cri-o"), "pinns/src/*.c")))(t)
+	if output, err := exec.CommandContext(t.Context(), "cc", append([]string{"-std=c99", "-static", "-o", out}, files...)...).CombinedOutput(); err != nil {
 		t.Fatalf("cc pinns: %v: %s", err, output)
 	}
 	return out
@@ -237,6 +234,14 @@ func (b tool) build(t testing.TB) string {
 	t.Logf("building %s: minutes the first time, then it is kept in %s", b.pkg, dir)
 	goBuild(t, filepath.Join(e2eDir(t), b.module), out, b.pkg, b.ldflags, []string{"GOEXPERIMENT=" + b.experiment}, "-tags="+b.tags)
 	return out
+}
+
+// sources is the directory of a Go module that a module of e2e requires.
+func sources(t testing.TB, module, required string) string {
+	t.Helper()
+	list := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", required)
+	list.Dir = filepath.Join(e2eDir(t), module)
+	return strings.TrimSpace(string(testenv.Value(list.Output())(t)))
 }
 
 // version identifies what the program is built from: the module's go.mod and go.sum, the compiler and the flags.

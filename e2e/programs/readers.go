@@ -1,9 +1,7 @@
 package programs
 
 import (
-	"os/exec"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/pullpass/pullpass/e2e/testenv"
@@ -29,6 +27,18 @@ func KyvernoCLI(t testing.TB) string {
 	return tool{module: "readers/kyverno", pkg: "github.com/kyverno/kyverno/cmd/cli/kubectl-kyverno"}.build(t)
 }
 
+// KyvernoController is Kyverno's admission controller, which verifies images before the API server creates their pods.
+func KyvernoController(t testing.TB) string {
+	t.Helper()
+	return tool{module: "readers/kyverno", pkg: "github.com/kyverno/kyverno/cmd/kyverno"}.build(t)
+}
+
+// KyvernoCRDs is the directory of its CustomResourceDefinitions.
+func KyvernoCRDs(t testing.TB) string {
+	t.Helper()
+	return filepath.Join(sources(t, "readers/kyverno", "github.com/kyverno/kyverno"), "config/crds")
+}
+
 // PolicyTester applies policies of Sigstore's policy-controller.
 func PolicyTester(t testing.TB) string {
 	t.Helper()
@@ -44,9 +54,7 @@ func PolicyController(t testing.TB) string {
 // PolicyControllerManifests are its files, without the Deployment, in their order.
 func PolicyControllerManifests(t testing.TB) []string {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "github.com/sigstore/policy-controller")
-	cmd.Dir = filepath.Join(e2eDir(t), "readers/policy-controller")
-	directory := strings.TrimSpace(string(testenv.Value(cmd.Output())(t)))
+	directory := sources(t, "readers/policy-controller", "github.com/sigstore/policy-controller")
 	files := testenv.Value(filepath.Glob(filepath.Join(directory, "config", "[0-9c]*.yaml")))(t)
 	if len(files) == 0 {
 		t.Fatalf("%s has no manifests", directory)
