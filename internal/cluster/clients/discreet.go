@@ -25,14 +25,11 @@ func (t transport) WrappedRoundTripper() http.RoundTripper { return t.next }
 
 func (t transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	response, err := t.next.RoundTrip(r)
-	if err != nil || response.StatusCode < http.StatusMultipleChoices {
+	if err != nil || response.StatusCode/100 == 2 {
 		return response, err
 	}
 	defer response.Body.Close()
-	text, err := io.ReadAll(io.LimitReader(response.Body, maxRefusalBytes))
-	if err != nil {
-		return nil, err
-	}
+	text, _ := io.ReadAll(io.LimitReader(response.Body, maxRefusalBytes)) // half of it says something, too
 	if _, credential, _ := strings.Cut(r.Header.Get("Authorization"), " "); credential != "" {
 		text = bytes.ReplaceAll(text, []byte(credential), []byte("[the credential]"))
 	}

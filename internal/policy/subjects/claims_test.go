@@ -179,8 +179,12 @@ func TestConditionsWithoutAToken(t *testing.T) {
 			list := parse(t, `[{namespaces: [team-a], condition: '`+condition+`'}, {namespaces: [other]}]`)
 			list[0].Denies = denies
 			a := Asker{NoToken: true, Identity: &oidc.Identity{Kubernetes: oidc.KubernetesIdentity{Namespace: "team-a", ServiceAccount: oidc.ObjectRef{Name: "web"}}}}
-			if got := a.MatchAny(list, nil); got != want.matches || a.NeedsToken != want.needsToken || a.Doubt != "" {
+			var why []string
+			if got := a.MatchAny(list, &why); got != want.matches || a.NeedsToken != want.needsToken || a.Doubt != "" {
 				t.Errorf("%s, denies %t: %t, needs a token %t, doubt %q", condition, denies, got, a.NeedsToken, a.Doubt)
+			}
+			if says := len(why) > 0 && why[0] == "condition, which cannot be judged without a token"; says != want.needsToken {
+				t.Errorf("%s: %q", condition, why)
 			}
 		}
 	}
