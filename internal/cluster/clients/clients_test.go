@@ -32,10 +32,10 @@ func TestCredentialStaysAtTheAPIServer(t *testing.T) {
 		"text": func(w http.ResponseWriter, r *http.Request) {
 			http.Error(w, "who is "+r.Header.Get("Authorization"), http.StatusInternalServerError)
 		},
-		"status": func(w http.ResponseWriter, r *http.Request) {
+		"status, with the lowest code": func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Content-Type", "application/json")
-			w.WriteHeader(http.StatusForbidden)
-			_, _ = io.WriteString(w, `{"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Forbidden", "code": 403, "message": "not `+r.Header.Get("Authorization")+`"}`)
+			w.WriteHeader(http.StatusMultipleChoices)
+			_, _ = io.WriteString(w, `{"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Forbidden", "code": 300, "message": "not `+r.Header.Get("Authorization")+`"}`)
 		},
 		"endless text": func(w http.ResponseWriter, r *http.Request) {
 			w.WriteHeader(http.StatusInternalServerError)

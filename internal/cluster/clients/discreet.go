@@ -25,7 +25,7 @@ func (t transport) WrappedRoundTripper() http.RoundTripper { return t.next }
 
 func (t transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	response, err := t.next.RoundTrip(r)
-	if err != nil || response.StatusCode/100 == 2 {
+	if err != nil || response.StatusCode < http.StatusMultipleChoices {
 		return response, err
 	}
 	defer response.Body.Close()
