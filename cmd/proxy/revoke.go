@@ -163,9 +163,22 @@ func (o *revokeOptions) flags(command *cobra.Command) {
 	command.MarkFlagsOneRequired(targets...)
 }
 
-// add revokes a target and says so.
+// add revokes a target and says so. It leaves a revocation that ends later: another operator relies on it.
 func (o *revokeOptions) add(ctx context.Context, list *state.RedisRevocations, target state.Target, reason string, until time.Time) (string, error) {
-	if err := list.Add(ctx, state.Revocation{Target: target, By: o.by, Reason: reason, Until: until}); err != nil {
+	next := state.Revocation{Target: target, By: o.by, Reason: reason, Until: until}
+	if err := next.Validate(time.Now()); err != nil {
+		return "", err
+	}
+	present, err := list.List(ctx)
+	if err != nil {
+		return "", err
+	}
+	for _, r := range present {
+		if r.Target == target && r.Until.After(until) {
+			return fmt.Sprintf("stays revoked: %s until %s, by %s: %q; to shorten it, end it first with pullpass revoke undo\n", setup.TargetName(target), r.Until.UTC().Format(time.RFC3339), r.By, r.Reason), nil
+		}
+	}
+	if err := list.Add(ctx, next); err != nil {
 		return "", err
 	}
 	return fmt.Sprintf("revoked %s until %s, by %s: %q\n", setup.TargetName(target), until.UTC().Format(time.RFC3339), o.by, reason), nil

@@ -219,6 +219,26 @@ func TestServeWithRedisDown(t *testing.T) {
 	p.Expect(t, revoked, http.StatusForbidden, "revoked") // also by what the replica wrote back
 }
 
+// A second revocation does not shorten the first: its operator relies on it.
+func TestRevocationIsNotShortened(t *testing.T) {
+	t.Parallel()
+	p := serveReady(t, proxytest.WithRedis(statetest.Redis(t).Address(), "off"))
+	for _, step := range []struct{ lifetime, want string }{
+		{"48h", `revoked --node prod/node1 until `},
+		{"6s", `stays revoked: --node prod/node1 until `},
+		{"72h", `revoked --node prod/node1 until `},
+		{"48h", `: "for 72h"; to shorten it, end it first with pullpass revoke undo`},
+	} {
+		code, stdout, stderr := revoke(t, p, "--node", "prod/node1", "--for", step.lifetime, "--reason", "for "+step.lifetime)
+		if code != 0 || !strings.Contains(stdout, step.want) {
+			t.Errorf("--for %s: %d %s%s", step.lifetime, code, stdout, stderr)
+		}
+	}
+	if _, stdout, _ := revoke(t, p, "list"); strings.Count(stdout, "prod/node1") != 1 || !strings.Contains(stdout, `"for 72h"`) {
+		t.Errorf("list: %s", stdout)
+	}
+}
+
 // A cluster or identity with a new name has no revocation of its former name. Operators are told, and can end it.
 func TestRevocationsOfAFormerName(t *testing.T) {
 	t.Parallel()

@@ -184,7 +184,7 @@ func (v *RedisRevocations) Status() RevocationsStatus {
 // that Redis did not answer.
 func (v *RedisRevocations) Add(ctx context.Context, r Revocation) error {
 	r.Since = v.now()
-	if err := r.validate(r.Since); err != nil {
+	if err := r.Validate(r.Since); err != nil {
 		return err
 	}
 	return v.change(ctx, "revoke", &record{Revocation: r})

@@ -104,7 +104,8 @@ func (t Target) validate() error {
 	return nil
 }
 
-func (r Revocation) validate(now time.Time) error {
+// Validate returns ErrRevocation for a revocation that Add would refuse at this time.
+func (r Revocation) Validate(now time.Time) error {
 	if err := r.Target.validate(); err != nil {
 		return err
 	}

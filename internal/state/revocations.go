@@ -148,7 +148,7 @@ func NewMemoryRevocations(now func() time.Time) *MemoryRevocations {
 // ErrRevocation or ErrFull.
 func (m *MemoryRevocations) Add(_ context.Context, r Revocation) error {
 	r.Since = m.now()
-	if err := r.validate(r.Since); err != nil {
+	if err := r.Validate(r.Since); err != nil {
 		return err
 	}
 	return m.put(&record{Revocation: r})
