@@ -81,11 +81,10 @@ func loadCases(ctx context.Context, cfg *config.Config, names []string) (*policy
 	for i := range suite.Cases {
 		c := &suite.Cases[i]
 		if id := c.Subject.Identity; id != nil && id.External == nil {
-			i := slices.IndexFunc(cfg.Clusters, func(known config.Cluster) bool { return known.Name == id.Cluster })
-			if i < 0 {
-				faults = append(faults, fmt.Errorf("%s.identity.cluster: %q is not configured (clusters[].name)", c.Origin, id.Cluster))
+			if cluster := cfg.Cluster(id.Cluster); cluster != nil {
+				id.Issuer = cluster.Issuer
 			} else {
-				id.Issuer = cfg.Clusters[i].Issuer
+				faults = append(faults, fmt.Errorf("%s.identity.cluster: %q is not configured (clusters[].name)", c.Origin, id.Cluster))
 			}
 		}
 		switch registry, err := config.FindRegistry(cfg, c.Service); {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -56,11 +55,11 @@ func (all objectSets) addTo(subject *policy.Subject, cfg *config.Config) {
 	if id == nil {
 		return
 	}
-	i := slices.IndexFunc(cfg.Clusters, func(c config.Cluster) bool { return c.Name == id.Cluster })
-	if i < 0 || !cfg.Clusters[i].Kubernetes.Objects.Count() {
+	cluster := cfg.Cluster(id.Cluster)
+	if cluster == nil || !cluster.Kubernetes.Objects.Count() {
 		return
 	}
-	o, set := cfg.Clusters[i].Kubernetes.Objects, all[id.Cluster]
+	o, set := cluster.Kubernetes.Objects, all[id.Cluster]
 	if set == nil {
 		set = &policyobjects.Set{}
 	}

@@ -260,7 +260,7 @@ func TestRevocationsOfAFormerName(t *testing.T) {
 			t.Errorf("list: %s%s", stdout, stderr)
 		}
 		testkit.Eventually(t, "the log says so", func() bool {
-			return strings.Count(p.Log.String(), `"msg":"revoked without effect: its cluster or identity is not configured; if it has a new name, revoke under that name","target":"`+target+`"`) == 1
+			return strings.Count(p.Log.String(), `"msg":"revoked without effect: its cluster or identity is not configured; if it has a new name, revoke under that name","target":"`+target+`"`) > 0
 		})
 		if code, _, stderr := revoke(t, p, append([]string{"undo"}, strings.Fields(target)...)...); code != 0 {
 			t.Error(stderr)

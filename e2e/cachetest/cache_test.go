@@ -182,8 +182,8 @@ func (b *breaking) Write(p []byte) (int, error) {
 type site struct {
 	ca      *certs.CA
 	origin  *origin
-	host    string                       // of the cache
-	command func(t *testing.T) *exec.Cmd // runs the cache
+	host    string           // of the cache
+	command func() *exec.Cmd // runs the cache
 	cache   *process.Process
 	issuer  *issuer.Issuer
 	proxy   *pullpass.Proxy
@@ -191,7 +191,7 @@ type site struct {
 
 func (s *site) startCache(t *testing.T) {
 	t.Helper()
-	s.cache = process.Start(t, s.command(t))
+	s.cache = process.Start(t, s.command())
 	s.cache.Await(t, limit, func(context.Context) error {
 		status, err := s.askCache(t, "")
 		if err == nil && status != http.StatusUnauthorized {
@@ -212,38 +212,32 @@ type settings struct {
 }
 
 // distribution is configured as in deploy/cache/cache.yaml, with other files and addresses.
-func distribution(s settings) func(t *testing.T) *exec.Cmd {
-	return func(t *testing.T) *exec.Cmd {
-		first, _, _ := strings.Cut(testenv.ReadFile(t, filepath.Join(programs.Checkout(t), "deploy/cache/cache.yaml")), "\n---\n")
-		var manifest struct{ Data map[string]string }
-		testenv.Must(t, yaml.Unmarshal([]byte(first), &manifest))
-		cmd := exec.Command(programs.Distribution(t), "serve", testenv.WriteFile(t, filepath.Join(t.TempDir(), "config.yml"), manifest.Data["config.yml"]))
-		cmd.Env = append(os.Environ(), "OTEL_TRACES_EXPORTER=none", "SSL_CERT_FILE="+s.ca.File, "REGISTRY_HTTP_ADDR="+s.address,
-			"REGISTRY_HTTP_TLS_CERTIFICATE="+s.serving.CertFile, "REGISTRY_HTTP_TLS_KEY="+s.serving.KeyFile,
-			"REGISTRY_AUTH_HTPASSWD_PATH="+s.htpasswd, "REGISTRY_STORAGE_FILESYSTEM_ROOTDIRECTORY="+s.data,
-			"REGISTRY_PROXY_REMOTEURL=https://"+s.origin, "REGISTRY_PROXY_USERNAME="+originUser, "REGISTRY_PROXY_PASSWORD="+originPassword)
-		return cmd
-	}
+func distribution(t *testing.T, s settings) *exec.Cmd {
+	first, _, _ := strings.Cut(testenv.ReadFile(t, filepath.Join(programs.Checkout(t), "deploy/cache/cache.yaml")), "\n---\n")
+	var manifest struct{ Data map[string]string }
+	testenv.Must(t, yaml.Unmarshal([]byte(first), &manifest))
+	cmd := exec.Command(programs.Distribution(t), "serve", testenv.WriteFile(t, filepath.Join(t.TempDir(), "config.yml"), manifest.Data["config.yml"]))
+	cmd.Env = append(os.Environ(), "OTEL_TRACES_EXPORTER=none", "SSL_CERT_FILE="+s.ca.File, "REGISTRY_HTTP_ADDR="+s.address,
+		"REGISTRY_HTTP_TLS_CERTIFICATE="+s.serving.CertFile, "REGISTRY_HTTP_TLS_KEY="+s.serving.KeyFile,
+		"REGISTRY_AUTH_HTPASSWD_PATH="+s.htpasswd, "REGISTRY_STORAGE_FILESYSTEM_ROOTDIRECTORY="+s.data,
+		"REGISTRY_PROXY_REMOTEURL=https://"+s.origin, "REGISTRY_PROXY_USERNAME="+originUser, "REGISTRY_PROXY_PASSWORD="+originPassword)
+	return cmd
 }
 
-// zot is configured as in docs/how-to/cache.md, with other files and addresses.
-func zot(program string) func(s settings) func(t *testing.T) *exec.Cmd {
-	return func(s settings) func(t *testing.T) *exec.Cmd {
-		return func(t *testing.T) *exec.Cmd {
-			directory := t.TempDir()
-			host, port, _ := net.SplitHostPort(s.address)
-			config := strings.NewReplacer(
-				"/var/lib/zot", s.data, "0.0.0.0", host, `"5000"`, `"`+port+`"`,
-				"/etc/tls/tls.crt", s.serving.CertFile, "/etc/tls/tls.key", s.serving.KeyFile, "/etc/zot/htpasswd", s.htpasswd,
-				"/etc/zot/login.json", testenv.WriteFile(t, filepath.Join(directory, "login.json"),
-					fmt.Sprintf(`{%q: {"username": %q, "password": %q}}`, s.origin, originUser, originPassword)),
-				"https://registry-1.docker.io", "https://"+s.origin,
-			).Replace(testenv.ReadFile(t, filepath.Join(programs.Checkout(t), "deploy/cache/zot.json")))
-			cmd := exec.Command(program, "serve", testenv.WriteFile(t, filepath.Join(directory, "config.json"), config))
-			cmd.Env = append(os.Environ(), "SSL_CERT_FILE="+s.ca.File)
-			return cmd
-		}
-	}
+// zot is configured as in deploy/cache/zot.json, with other files and addresses.
+func zot(t *testing.T, s settings) *exec.Cmd {
+	directory := t.TempDir()
+	host, port, _ := net.SplitHostPort(s.address)
+	config := strings.NewReplacer(
+		"/var/lib/zot", s.data, "0.0.0.0", host, `"5000"`, `"`+port+`"`,
+		"/etc/tls/tls.crt", s.serving.CertFile, "/etc/tls/tls.key", s.serving.KeyFile, "/etc/zot/htpasswd", s.htpasswd,
+		"/etc/zot/login.json", testenv.WriteFile(t, filepath.Join(directory, "login.json"),
+			fmt.Sprintf(`{%q: {"username": %q, "password": %q}}`, s.origin, originUser, originPassword)),
+		"https://registry-1.docker.io", "https://"+s.origin,
+	).Replace(testenv.ReadFile(t, filepath.Join(programs.Checkout(t), "deploy/cache/zot.json")))
+	cmd := exec.Command(*zotProgram, "serve", testenv.WriteFile(t, filepath.Join(directory, "config.json"), config))
+	cmd.Env = append(os.Environ(), "SSL_CERT_FILE="+s.ca.File)
+	return cmd
 }
 
 // askCache sends a request without a password.
@@ -256,15 +250,16 @@ func (s *site) askCache(t *testing.T, path string) (status int, err error) {
 	return response.StatusCode, response.Body.Close()
 }
 
-func start(t *testing.T, kind func(settings) func(t *testing.T) *exec.Cmd) *site {
+func start(t *testing.T, cache func(*testing.T, settings) *exec.Cmd) *site {
 	ca := certs.NewCA(t, "registry-ca")
 	s := &site{ca: ca, origin: startOrigin(t, ca), issuer: issuer.Start(t, ca)}
 	address := process.FreeAddress(t)
 	s.host = "localhost" + address[strings.LastIndex(address, ":"):]
-	s.command = kind(settings{
+	of := settings{
 		ca: ca, address: address, serving: ca.Server(t, "cache"), origin: s.origin.host, data: t.TempDir(),
 		htpasswd: testenv.WriteFile(t, filepath.Join(t.TempDir(), "htpasswd"), upstream.Htpasswd),
-	})
+	}
+	s.command = func() *exec.Cmd { return cache(t, of) }
 	s.startCache(t)
 	secrets.Note("password of the cache", upstream.Password)
 	s.proxy = pullpass.Start(t, ca, pullpass.Config{
@@ -352,13 +347,13 @@ var zotProgram = flag.String("zot", "", "a zot with the extension sync, which is
 func TestCache(t *testing.T) {
 	t.Run("distribution", func(t *testing.T) { testCache(t, distribution, "3600") })
 	if *zotProgram != "" { // it waits as long as a Retry-After says, with its clients
-		t.Run("zot", func(t *testing.T) { testCache(t, zot(*zotProgram), "") })
+		t.Run("zot", func(t *testing.T) { testCache(t, zot, "") })
 	}
 }
 
 // testCache pulls through the gateway and a registry that caches: every hit is judged, and hits need no upstream.
-func testCache(t *testing.T, kind func(settings) func(t *testing.T) *exec.Cmd, retryAfter string) {
-	s := start(t, kind)
+func testCache(t *testing.T, cache func(*testing.T, settings) *exec.Cmd, retryAfter string) {
+	s := start(t, cache)
 	s.origin.retryAfter = retryAfter
 
 	t.Run("hits", func(t *testing.T) {

@@ -224,6 +224,16 @@ type Signing struct {
 	ManagedDir string            `json:"managedDir"` // keys made and rotated by Pullpass
 }
 
+// Cluster returns the cluster with a name, or nil.
+func (c *Config) Cluster(name string) *Cluster {
+	for i := range c.Clusters {
+		if c.Clusters[i].Name == name {
+			return &c.Clusters[i]
+		}
+	}
+	return nil
+}
+
 // Registry returns the one of a service, or nil.
 func (c *Config) Registry(service string) *Registry {
 	for i := range c.Registries {

@@ -3,7 +3,6 @@ package config
 import (
 	"fmt"
 	"net/netip"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -64,7 +63,7 @@ func FindRegistry(cfg *Config, service string) (*Registry, error) {
 }
 
 func KnownCluster(cfg *Config, flag, name string) error {
-	if slices.ContainsFunc(cfg.Clusters, func(c Cluster) bool { return c.Name == name }) {
+	if cfg.Cluster(name) != nil {
 		return nil
 	}
 	return fmt.Errorf("%s: cluster %q is not configured (clusters[].name)", flag, name)

@@ -107,13 +107,9 @@ func (s *Server) serveGateway(ctx context.Context, listener net.Listener) error 
 	return serveUntil(ctx, server, s.streams.listener(shortQueues{Listener: listener, send: streamQueueBytes}, gatewayShutdownTimeout), gatewayShutdownTimeout)
 }
 
-// reloadUpstreams opens upstreams again whose CA file has changed. It only checks the passwords, which
-// their logins read themselves.
+// reloadUpstreams opens upstreams again whose CA file has changed.
 func (s *Server) reloadUpstreams() error {
 	return s.reload(&reload{read: func(read *generation) (change, error) {
-		if err := checkPasswords(read.cfg); err != nil {
-			return nil, err
-		}
 		next, err := openUpstreams(read.cfg, s.version, read.assertions, s.logger, read.parts)
 		if err != nil {
 			return nil, err
@@ -127,11 +123,19 @@ func (s *Server) reloadUpstreams() error {
 	}})
 }
 
-// upstreamPaths returns the files of upstreams.
+// upstreamPaths returns the files of upstreams that are read only when they are opened.
 func upstreamPaths(cfg *config.Config) []string {
 	var paths []string
 	for i := range cfg.Upstreams {
 		paths = append(paths, config.NonEmpty(cfg.Upstreams[i].CAFile)...)
+	}
+	return paths
+}
+
+// passwordPaths returns the files with passwords of upstreams.
+func passwordPaths(cfg *config.Config) []string {
+	var paths []string
+	for i := range cfg.Upstreams {
 		if login := passwordOf(cfg, i); login != nil {
 			paths = append(paths, login.PasswordFile)
 		}
@@ -147,6 +151,7 @@ func passwordOf(cfg *config.Config, upstream int) *basic.Credential {
 	return nil
 }
 
+// checkPasswords reads the passwords of upstreams. Their logins read them again, and keep the last one that could be read.
 func checkPasswords(cfg *config.Config) error {
 	var faults []error
 	for i := range cfg.Upstreams {

@@ -361,7 +361,10 @@ func TestGatewayPasswordFile(t *testing.T) {
 	good := string(testkit.Read(t, filepath.Join(g.Dir, "password")))
 	for content, want := range map[string]string{"": " is empty; write the password into it", strings.Repeat("a", 20<<10): " has more than 16384 bytes"} {
 		g.Put(t, "password", content)
-		g.Refuses(t, upstreamsGroup, "upstreams[0].credential.basic.passwordFile: "+filepath.Join(g.Dir, "password")+want)
+		if c := g.Reading(t, upstreamsGroup); !c.Healthy {
+			t.Errorf("a CA would wait for the password: %+v", c)
+		}
+		g.Refuses(t, passwordsGroup, "upstreams[0].credential.basic.passwordFile: "+filepath.Join(g.Dir, "password")+want)
 		if faults, _ := CheckFiles(g.service.current.Load().cfg, false); len(faults) != 1 || !strings.Contains(faults[0].Error(), want) {
 			t.Errorf("check: %v", faults)
 		}
@@ -369,7 +372,7 @@ func TestGatewayPasswordFile(t *testing.T) {
 			t.Errorf("%d %s", status, body)
 		}
 		g.Put(t, "password", good)
-		g.Accepts(t, upstreamsGroup)
+		g.Accepts(t, passwordsGroup)
 	}
 }
 

@@ -24,6 +24,7 @@ const (
 	manifestsGroup   = "manifests"
 	tlsGroup         = "tls"
 	upstreamsGroup   = "upstreams"
+	passwordsGroup   = "upstream-passwords"
 	assertionsGroup  = "assertions"
 	kubeconfigGroup  = "kubeconfig/"   // followed by the cluster
 	signingKeysGroup = "signing-keys/" // followed by the service
@@ -60,6 +61,9 @@ func (s *Server) watched(g *generation) []filewatch.Group {
 	}
 	if paths := upstreamPaths(g.cfg); len(paths) > 0 {
 		groups = append(groups, filewatch.Group{Name: upstreamsGroup, Paths: paths, Reload: s.reloadUpstreams})
+	}
+	if paths := passwordPaths(g.cfg); len(paths) > 0 { // apart, because a CA must not wait for a password
+		groups = append(groups, filewatch.Group{Name: passwordsGroup, Paths: paths, Reload: func() error { return checkPasswords(s.current.Load().cfg) }})
 	}
 	if g.tls != nil {
 		groups = append(groups, filewatch.Group{Name: tlsGroup, Paths: tlsPaths(g.cfg), Reload: s.reloadTLS})

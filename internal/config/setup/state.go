@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"net"
 	"slices"
 	"sync"
@@ -88,14 +87,14 @@ func (s *State) Close() error {
 	return s.Redis.Close()
 }
 
-// Run follows the revocations until ctx ends. It logs each change with its author and reason, and each revocation
-// without effect: a cluster that was renamed loses those under its former name.
+// Run follows the revocations until ctx ends. It logs each change with its author and reason, and, for each
+// configuration, the revocations without effect: a cluster that was renamed loses those under its former name.
 func (s *State) Run(ctx context.Context, logger *slog.Logger, current func() *config.Config) {
 	var following sync.WaitGroup
 	following.Go(func() { s.List.Run(ctx) })
 	defer following.Wait()
 	known := map[state.Target]state.Change{}
-	idle := map[state.Target]bool{}
+	var judged *config.Config // by which it was found whether they have an effect
 	tick := time.NewTicker(changeInterval)
 	defer tick.Stop()
 	for {
@@ -108,11 +107,12 @@ func (s *State) Run(ctx context.Context, logger *slog.Logger, current func() *co
 		changes := map[state.Target]state.Change{}
 		for _, c := range s.List.Changes() {
 			changes[c.Target] = c
-			was := idle[c.Target]
-			if idle[c.Target] = !c.Removed && !HasEffect(cfg, c.Target); idle[c.Target] && !was {
+			old, ok := known[c.Target]
+			isKnown := ok && old.Removed == c.Removed && old.Since.Equal(c.Since)
+			if (!isKnown || cfg != judged) && !c.Removed && !HasEffect(cfg, c.Target) {
 				logger.Warn("revoked without effect: "+NoEffect, "target", TargetName(c.Target), "by", c.By)
 			}
-			if old, ok := known[c.Target]; ok && old.Removed == c.Removed && old.Since.Equal(c.Since) {
+			if isKnown {
 				continue
 			}
 			what := "revoked"
@@ -121,8 +121,7 @@ func (s *State) Run(ctx context.Context, logger *slog.Logger, current func() *co
 			}
 			logger.Info(what, "target", TargetName(c.Target), "by", c.By, "reason", c.Reason, "since", c.Since, "until", c.Until)
 		}
-		known = changes
-		maps.DeleteFunc(idle, func(t state.Target, _ bool) bool { _, ok := changes[t]; return !ok })
+		known, judged = changes, cfg
 	}
 }
 
@@ -131,7 +130,7 @@ const NoEffect = "its cluster or identity is not configured; if it has a new nam
 
 // HasEffect reports whether a revocation can refuse tokens of a configuration.
 func HasEffect(cfg *config.Config, t state.Target) bool {
-	return (t.Cluster == "" || slices.ContainsFunc(cfg.Clusters, func(c config.Cluster) bool { return c.Name == t.Cluster })) &&
+	return (t.Cluster == "" || cfg.Cluster(t.Cluster) != nil) &&
 		(t.Identity == "" || slices.ContainsFunc(cfg.Identities, func(p config.Provider) bool { return p.Name == t.Identity }))
 }
 

@@ -21,7 +21,7 @@ func (e *explainer) nodeChecks(configured map[string]exchange.NodeChecks) map[st
 			continue // only a token names a node
 		case sourceAudit:
 			// The verifier required the claim then; now there is no token to verify.
-			c.Required = e.cluster(name).Node.Claim == config.NodeClaimRequired
+			c.Required = e.cfg.Cluster(name).Node.Claim == config.NodeClaimRequired
 		}
 		checks[name] = c
 	}
@@ -31,7 +31,7 @@ func (e *explainer) nodeChecks(configured map[string]exchange.NodeChecks) map[st
 // Lookup lists the objects of the policy first. Without a token, it cannot have the token's Secret
 // reviewed.
 func (e *explainer) Lookup(ctx context.Context, id oidc.Identity, credential oidc.Credential) (exchange.Facts, error) {
-	if e.cluster(id.Cluster).Kubernetes.Objects.Count() {
+	if e.cfg.Cluster(id.Cluster).Kubernetes.Objects.Count() {
 		e.objectsFault = e.objects.ListPolicyObjects(ctx, id.Cluster)
 	}
 	if e.source != sourceToken {

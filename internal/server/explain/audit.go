@@ -162,7 +162,7 @@ func (e *explainer) auditToken() error {
 			when, term.Words(then.Reason), tokenIsGone)
 		return nil
 	}
-	cluster := e.cluster(e.id.Cluster)
+	cluster := e.cfg.Cluster(e.id.Cluster)
 	if cluster == nil {
 		return &oidc.Error{Reason: refusal.TokenUnknownIssuer, Message: fmt.Sprintf("cluster %q is not in clusters[] any more", e.id.Cluster)}
 	}

@@ -183,17 +183,8 @@ func (e *explainer) fromName(r Request) error {
 	if name.Check() != nil {
 		return fmt.Errorf("--as %q: no ServiceAccount can have such a name", r.As)
 	}
-	e.id = identityNamed(e.cluster(name.Cluster), name)
+	e.id = identityNamed(e.cfg.Cluster(name.Cluster), name)
 	return e.request(r)
-}
-
-// cluster returns the settings of a cluster, or nil.
-func (e *explainer) cluster(name string) *config.Cluster {
-	i := slices.IndexFunc(e.cfg.Clusters, func(c config.Cluster) bool { return c.Name == name })
-	if i < 0 {
-		return nil
-	}
-	return &e.cfg.Clusters[i]
 }
 
 // identityNamed returns the identity that a pod of a ServiceAccount would have. The facts that only
@@ -219,7 +210,7 @@ func (e *explainer) live(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", by, err)
 	}
-	if uid == "" && e.cluster(id.Cluster).Kubernetes.Connected() {
+	if uid == "" && e.cfg.Cluster(id.Cluster).Kubernetes.Connected() {
 		return fmt.Errorf("%s: cluster %q has no ServiceAccount %s/%s", by, id.Cluster, id.Kubernetes.Namespace, id.Kubernetes.ServiceAccount.Name)
 	}
 	id.Kubernetes.ServiceAccount.UID = uid

@@ -132,7 +132,7 @@ func (k Known) What(ctx context.Context, account string) (*reach.What, error) {
 	defer cancel()
 	e := k.explainer(slog.New(slog.DiscardHandler))
 	e.source = sourceName
-	e.id = identityNamed(e.cluster(name.Cluster), name)
+	e.id = identityNamed(e.cfg.Cluster(name.Cluster), name)
 	if err := e.live(ctx); err != nil {
 		return nil, err
 	}
