@@ -359,18 +359,27 @@ func TestGatewayPasswordFile(t *testing.T) {
 	g := startGateway(t, upstreamEntry("ghcr.io", registry, ""), nil)
 	raw := kubetest.Token(t, "https://issuer.example.com")
 	good := string(testkit.Read(t, filepath.Join(g.Dir, "password")))
-	for content, want := range map[string]string{"": " is empty; write the password into it", strings.Repeat("a", 20<<10): " has more than 16384 bytes"} {
-		g.Put(t, "password", content)
-		if c := g.Reading(t, upstreamsGroup); !c.Healthy {
-			t.Errorf("a CA would wait for the password: %+v", c)
-		}
-		g.Refuses(t, passwordsGroup, "upstreams[0].credential.basic.passwordFile: "+filepath.Join(g.Dir, "password")+want)
-		if faults, _ := CheckFiles(g.service.current.Load().cfg, false); len(faults) != 1 || !strings.Contains(faults[0].Error(), want) {
-			t.Errorf("check: %v", faults)
-		}
+	ask := func() {
+		t.Helper()
 		if status, body := g.get(t, "/v2/ghcr.io/acme/app/manifests/v1", g.token(t, raw, "repository:ghcr.io/acme/app:pull")); status != http.StatusOK {
 			t.Errorf("%d %s", status, body)
 		}
+	}
+	ask()
+	testkit.Eventually(t, "it was read", func() bool {
+		_, metrics := g.Fetch(t, "http://"+g.Admin+"/metrics")
+		return strings.Contains(metrics, `pullpass_reloads_total{name="`+passwordsGroup+`",result="success"} `)
+	})
+	for content, want := range map[string]string{"": " is empty; write the password into it", strings.Repeat("a", 20<<10): " has more than 16384 bytes"} {
+		g.Put(t, "password", content)
+		g.Refuses(t, passwordsGroup, "upstreams[0].credential.basic.passwordFile: "+filepath.Join(g.Dir, "password")+want)
+		if c := g.Reading(t, upstreamsGroup); !c.Healthy {
+			t.Errorf("a CA would wait for the password: %+v", c)
+		}
+		if faults, _ := CheckFiles(g.service.current.Load().cfg, false); len(faults) != 1 || !strings.Contains(faults[0].Error(), want) {
+			t.Errorf("check: %v", faults)
+		}
+		ask()
 		g.Put(t, "password", good)
 		g.Accepts(t, passwordsGroup)
 	}
