@@ -98,10 +98,14 @@ func given(t testing.TB) map[string]secret {
 	ec := map[string]any{"algorithm": "ECDSA"}
 	ca := issue(t, cluster.Object{"commonName": "CA", "isCA": true, "usages": []any{"cert sign"}, "privateKey": ec}, nil)
 	serving := issue(t, cluster.Object{"dnsNames": []any{"registry.example.com"}, "usages": []any{"server auth"}, "privateKey": ec}, ca)
-	signing := issue(t, cluster.Object{"commonName": "signing", "usages": []any{"digital signature"}, "privateKey": ec}, ca)
-	signing["tls.crt"] = append(signing["tls.crt"], ca["tls.crt"]...) // leaf first, CA last
-	delete(signing, "ca.crt")
-	gateway := secret{"tls.crt": signing["tls.crt"], "tls.key": signing["tls.key"]}
+	var leaves []secret
+	for range 2 {
+		leaf := issue(t, cluster.Object{"commonName": "signing", "usages": []any{"digital signature"}, "privateKey": ec}, ca)
+		leaf["tls.crt"] = append(leaf["tls.crt"], ca["tls.crt"]...) // leaf first, CA last
+		delete(leaf, "ca.crt")
+		leaves = append(leaves, leaf)
+	}
+	signing, gateway := leaves[0], leaves[1]
 	return map[string]secret{
 		"pullpass-serving": serving, "eu-pullpass-serving": serving, "wildcard-example-com": serving,
 		"pullpass-signing": signing, "token-keys": signing, "mirror": signing,
