@@ -112,7 +112,7 @@ type GatewayRequest struct {
 	Upstream   string `json:"upstream,omitempty"`   // upstreams[].name
 	Repository string `json:"repository,omitempty"` // as policies name it, with the upstream
 	Kind       string `json:"kind,omitempty"`
-	Reference  string `json:"reference,omitempty"` // tag or digest
+	Reference  string `json:"reference,omitempty"` // tag or digest; of an upload, the digest of the blob that it mounts
 	Digest     string `json:"digest,omitempty"`    // of a manifest that was pulled or pushed: as the upstream says, or else as requested; of what was sent, if the upstream did not take it
 	// Tags are the requested tags of a manifest that was pushed by its digest.
 	Tags    []string `json:"tags,omitempty"`

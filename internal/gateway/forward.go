@@ -100,6 +100,8 @@ func (h *Handler) address(q *request) (*url.URL, []registryauth.Scope, error) {
 			set("mount", q.query.mount)
 			set("from", from)
 			scopes = append(scopes, registryauth.Scope{Type: "repository", Name: from, Actions: []string{actionPull}})
+			q.event.Requested = append(q.event.Requested, scope(t.upstream+"/"+from, []string{actionPull}))
+			q.event.Gateway.Reference = q.query.mount
 		}
 	case kindUpload:
 		upload, err := h.opened(q, sealedUpload, t.reference)

@@ -248,12 +248,16 @@ func FuzzForward(f *testing.F) {
 						t.Fatalf("%s without the right to %s %s", what, action, name)
 					}
 				}
+				to := testkit.Value(url.ParseRequestURI(got.uri))(t)
+				wanted, reference := []string{"repository:" + name + ":" + strings.Join(needs, ",")}, client.reference
+				if from := to.Query().Get("from"); from != "" {
+					wanted, reference = append(wanted, "repository:"+upstream+"/"+from+":pull"), to.Query().Get("mount")
+				}
 				concealed := strings.Contains(shown(event), "looks like")
-				if wanted := "repository:" + name + ":" + strings.Join(needs, ","); !concealed && (g.Repository != name || kind.kind != "upload" && g.Reference != client.reference || !slices.Equal(event.Requested, []string{wanted})) {
+				if !concealed && (g.Repository != name || kind.kind != "upload" && g.Reference != reference || !slices.Equal(event.Requested, wanted)) {
 					t.Fatalf("%s; the event is %s, distribution reads %+v", what, shown(event), client)
 				}
 				// The sent request.
-				to := testkit.Value(url.ParseRequestURI(got.uri))(t)
 				sent, ok := read(to)
 				_, repository, _ := strings.Cut(name, "/")
 				isSealed := kind.kind == "upload" || kind.kind == "tags" && request.URL.Query().Get("page") != ""

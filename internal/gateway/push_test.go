@@ -229,6 +229,14 @@ func TestMount(t *testing.T) {
 		if test.mounted && (got.status != 201 || got.header.Get("Location") != "/v2/"+repository+"/blobs/"+i.LayerDigest) || !test.mounted && got.status != 202 {
 			t.Errorf("%s: %d %v", name, got.status, got.header)
 		}
+		logged := []string{"repository:" + repository + ":pull,push"}
+		reference := ""
+		if test.mounted {
+			logged, reference = append(logged, "repository:ghcr.io/acme/base:pull"), i.LayerDigest
+		}
+		if e := r.one(); !slices.Equal(e.Requested, logged) || e.Gateway.Reference != reference {
+			t.Errorf("%s: %s", name, shown(e))
+		}
 		for _, asked := range registry.Asked() {
 			if from := asked.URL.Query().Get("from"); asked.Method == http.MethodPost && (from == "acme/base") != test.mounted {
 				t.Errorf("%s: the upstream was asked %s", name, asked.URL)
