@@ -100,7 +100,7 @@ type move struct {
 	isUnknown  bool // whether the push was done
 }
 
-// moves returns the pushes and pulls of an event.
+// moves returns the pushes and pulls of an event. A token with both rights is a push and a pull.
 func moves(e *exchange.Event) (all []move) {
 	if g := e.Gateway; g != nil {
 		isDone, isUnknown := outcome(e)
@@ -124,9 +124,10 @@ func moves(e *exchange.Event) (all []move) {
 		if err != nil || scope.Type != "repository" {
 			continue
 		}
-		isPush := slices.Contains(scope.Actions, "push")
-		if isPush || slices.Contains(scope.Actions, "pull") {
-			all = append(all, move{event: e, isPush: isPush, repository: scope.Name})
+		for _, action := range []string{"push", "pull"} {
+			if slices.Contains(scope.Actions, action) {
+				all = append(all, move{event: e, isPush: action == "push", repository: scope.Name})
+			}
 		}
 	}
 	return all
@@ -154,17 +155,9 @@ type tracer struct {
 	isNamed  func(*move) bool // the query names the move
 	gateways map[string]bool  // services of the gateway, whose tokens open only the gateway
 	digests  map[string]bool  // of the moves that the query names
-	// Of pushes without a digest, by repository: all in their order, and those that the query names,
-	// or that were the last ones before a pull that it names.
-	pushes map[string][]time.Time
-	chosen map[string]map[time.Time]bool
-}
-
-// undigested is what the first reading keeps of a move without a digest.
-type undigested struct {
-	service, repository string
-	time                time.Time
-	isPush, isNamed     bool
+	// Of the moves without a digest that the query names, by repository: the time of the first push, or
+	// of the last pull.
+	limits map[string]time.Time
 }
 
 // NewTrace relates the pushes and pulls of a log. It reads the log twice: each time, events calls
@@ -174,18 +167,19 @@ func NewTrace(q TraceQuery, events func(one func(*exchange.Event) error) error) 
 	if err != nil {
 		return nil, err
 	}
-	t := tracer{query: q, isNamed: isNamed, gateways: map[string]bool{}, digests: map[string]bool{}, pushes: map[string][]time.Time{}, chosen: map[string]map[time.Time]bool{}}
-	var rest []undigested
+	t := tracer{query: q, isNamed: isNamed, gateways: map[string]bool{}, digests: map[string]bool{}, limits: map[string]time.Time{}}
+	var undigested []move
 	err = events(func(e *exchange.Event) error {
 		if e.Gateway != nil {
 			t.gateways[e.Service] = true
 		}
 		for _, m := range moves(e) {
-			switch isNamed := t.isNamed(&m); {
-			case m.digest == "" && (m.isPush || isNamed):
-				rest = append(rest, undigested{e.Service, m.repository, e.Time.UTC(), m.isPush, isNamed})
-			case isNamed:
+			switch {
+			case !t.isNamed(&m):
+			case m.digest != "":
 				t.digests[m.digest] = true
+			case q.Repository == "": // else all of them belong to the trace
+				undigested = append(undigested, m)
 			}
 		}
 		return nil
@@ -193,11 +187,15 @@ func NewTrace(q TraceQuery, events func(one func(*exchange.Event) error) error) 
 	if err != nil {
 		return nil, err
 	}
-	t.relate(rest)
+	t.limit(undigested)
 	found := &Trace{Pushes: []Push{}, Pulls: []Pull{}}
 	seen := map[string]bool{}
 	err = events(func(e *exchange.Event) error {
-		for _, m := range moves(e) {
+		all := moves(e)
+		if q.Pod != "" { // of a token of the pod itself, the pull counts
+			slices.Reverse(all)
+		}
+		for _, m := range all {
 			if !t.has(&m) {
 				continue
 			}
@@ -205,7 +203,7 @@ func NewTrace(q TraceQuery, events func(one func(*exchange.Event) error) error) 
 				found.add(&m)
 				continue
 			}
-			// A pull asks for its manifest twice, and a token is handed out again.
+			// A pull asks for its manifest twice, and a token is handed out again or has both rights.
 			key := strings.Join([]string{m.repository, cmp.Or(m.digest, strings.Join(m.tags, " ")), cmp.Or(tokenOf(e), e.ID)}, " ")
 			if !seen[key] {
 				seen[key] = true
@@ -227,40 +225,15 @@ func TraceFiles(ctx context.Context, q TraceQuery, files []string, stderr io.Wri
 	})
 }
 
-// relate chooses pushes without a digest.
-func (t *tracer) relate(rest []undigested) {
-	rest = slices.DeleteFunc(rest, func(u undigested) bool { return t.gateways[u.service] })
-	for _, u := range rest {
-		if u.isPush {
-			t.pushes[u.repository] = append(t.pushes[u.repository], u.time)
+// limit sets the limits by the moves without a digest that the query names.
+func (t *tracer) limit(named []move) {
+	for _, m := range named {
+		at := m.event.Time
+		limit, ok := t.limits[m.repository]
+		if !t.gateways[m.event.Service] && (!ok || m.isPush && at.Before(limit) || !m.isPush && at.After(limit)) {
+			t.limits[m.repository] = at
 		}
 	}
-	for _, times := range t.pushes {
-		slices.SortFunc(times, time.Time.Compare)
-	}
-	for _, u := range rest {
-		if push, ok := t.lastPush(u.repository, u.time); ok && u.isNamed {
-			if t.chosen[u.repository] == nil {
-				t.chosen[u.repository] = map[time.Time]bool{}
-			}
-			t.chosen[u.repository][push] = true
-		}
-	}
-}
-
-// lastPush returns the time of the last push without a digest that was not after a time.
-func (t *tracer) lastPush(repository string, at time.Time) (time.Time, bool) {
-	times := t.pushes[repository]
-	i, _ := slices.BinarySearchFunc(times, at, func(push, at time.Time) int {
-		if push.After(at) {
-			return 1
-		}
-		return -1
-	})
-	if i == 0 {
-		return time.Time{}, false
-	}
-	return times[i-1], true
 }
 
 // has reports whether a move belongs to the trace.
@@ -281,8 +254,8 @@ func (t *tracer) has(m *move) bool {
 	case t.query.Repository != "":
 		return true
 	}
-	push, ok := t.lastPush(m.repository, m.event.Time.UTC())
-	return ok && t.chosen[m.repository][push]
+	limit, ok := t.limits[m.repository]
+	return ok && (m.isPush && !m.event.Time.After(limit) || !m.isPush && !m.event.Time.Before(limit))
 }
 
 // names returns a function that recognizes the moves that the query names.

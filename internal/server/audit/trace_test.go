@@ -220,7 +220,8 @@ func TestTraceIsWhatHappened(t *testing.T) {
 	}
 }
 
-// The token endpoint sees repositories and times alone: a pull is of the last push before it.
+// The token endpoint sees repositories and times alone. A pull may be of each push before it: a later
+// push may have another tag, and the token of a run that only pulls may have the right to push.
 func TestTraceWithoutDigests(t *testing.T) {
 	t.Parallel()
 	h := &history{}
@@ -232,6 +233,8 @@ func TestTraceWithoutDigests(t *testing.T) {
 	h.add(opened(pod("second"), "registry", "repository:a:pull"))
 	again := *h.events[len(h.events)-1]
 	h.add(&again) // the same token, handed out again
+	h.add(opened(pod("builder"), "registry", "repository:a:pull,push"))
+	h.add(opened(job("1"), "registry", "repository:a:pull,push"))
 	denied := opened(pod("denied"), "registry", "repository:a:pull")
 	h.add(denied)
 	denied.Status = http.StatusForbidden
@@ -239,14 +242,15 @@ func TestTraceWithoutDigests(t *testing.T) {
 		query          TraceQuery
 		pushed, pulled []string
 	}{
-		"run 1":        {TraceQuery{Run: "github/1"}, []string{"1 a "}, []string{"first a "}},
-		"run 2":        {TraceQuery{Run: "github/2"}, []string{"2 a "}, []string{"second a "}},
+		"run 1":        {TraceQuery{Run: "github/1"}, []string{"1 a "}, []string{"first a ", "second a ", "builder a "}},
+		"run 2":        {TraceQuery{Run: "github/2"}, []string{"2 a "}, []string{"second a ", "builder a ", " a "}},
 		"run of other": {TraceQuery{Run: "gitlab/1"}, nil, nil},
 		"early":        {TraceQuery{Pod: "uid-early"}, nil, []string{"early a "}},
 		"first":        {TraceQuery{Pod: "uid-first"}, []string{"1 a "}, []string{"first a "}},
-		"second":       {TraceQuery{Pod: "prod/team/second"}, []string{"2 a "}, []string{"second a "}},
-		"a":            {TraceQuery{Repository: "a"}, []string{"1 a ", "2 a "}, []string{"early a ", "first a ", "second a "}},
-		"a tag of a":   {TraceQuery{Repository: "a", Tag: "v1"}, []string{"1 a ", "2 a "}, []string{"early a ", "first a ", "second a "}},
+		"second":       {TraceQuery{Pod: "prod/team/second"}, []string{"1 a ", "2 a "}, []string{"second a "}},
+		"builder":      {TraceQuery{Pod: "uid-builder"}, []string{"1 a ", "2 a "}, []string{"builder a "}},
+		"a":            {TraceQuery{Repository: "a"}, []string{"1 a ", "2 a ", " a "}, []string{"early a ", "first a ", "second a "}},
+		"a tag of a":   {TraceQuery{Repository: "a", Tag: "v1"}, []string{"1 a ", "2 a ", " a "}, []string{"early a ", "first a ", "second a "}},
 		"b":            {TraceQuery{Repository: "b"}, nil, []string{"other b "}},
 	} {
 		found := trace(t, h, test.query)
