@@ -95,10 +95,12 @@ func addHelper(config map[string]json.RawMessage, registries []string) error {
 		helpers = map[string]string{}
 	}
 	for _, registry := range registries {
-		if other := helpers[registry]; other != "" && other != helperName {
-			return fmt.Errorf("credHelpers: %q is another helper's already, %.100q; take it out if that one is to go", registry, other)
+		for _, name := range namesOf(registry) {
+			if other := helpers[name]; other != "" && other != helperName {
+				return fmt.Errorf("credHelpers: %q is another helper's already, %.100q; take it out if that one is to go", name, other)
+			}
+			helpers[name] = helperName
 		}
-		helpers[registry] = helperName
 	}
 	entry, err := json.Marshal(helpers)
 	config["credHelpers"] = entry

@@ -37,6 +37,7 @@ func TestConfigure(t *testing.T) {
 		{"what is there stays", registry,
 			`{"auths":{"ghcr.io":{"auth":"eDp5"}},"credHelpers":{"gcr.io":"gcloud"},"credsStore":"desktop","x":[1.50,{"<":12345678901234567890}]}`,
 			`{"auths":{"ghcr.io":{"auth":"eDp5"}},"credHelpers":{"gcr.io":"gcloud","registry.example.com":"pullpass"},"credsStore":"desktop","x":[1.50,{"\u003c":12345678901234567890}]}`},
+		{"Docker Hub", "docker.io", "", `{"credHelpers":{"docker.io":"pullpass","https://index.docker.io/v1/":"pullpass"}}`},
 		{"a second time", registry, `{"credHelpers":{"registry.example.com":"pullpass"}}`, `{"credHelpers":{"registry.example.com":"pullpass"}}`},
 	} {
 		t.Run(test.name, func(t *testing.T) {

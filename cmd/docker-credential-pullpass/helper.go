@@ -60,7 +60,7 @@ func parseSettings(getenv func(string) string) (settings, error) {
 		if !isHost(registry) {
 			return settings{}, fmt.Errorf("PULLPASS_REGISTRIES: entry %d is not HOST or HOST:PORT", len(s.registries)+1)
 		}
-		s.registries = append(s.registries, registry)
+		s.registries = append(s.registries, registryOf(registry))
 	}
 	switch {
 	case s.tokenFile == "":
@@ -139,7 +139,9 @@ func list(getenv func(string) string) ([]byte, error) {
 	}
 	usernames := map[string]string{}
 	for _, registry := range s.registries {
-		usernames[registry] = credential.Username
+		for _, name := range namesOf(registry) {
+			usernames[name] = credential.Username
+		}
 	}
 	return encode(usernames)
 }
@@ -170,7 +172,25 @@ func readServer(stdin io.Reader) (string, error) {
 // refusal; neither does a URL of plain HTTP, of which "http:" remains.
 func registryOf(server string) string {
 	host, _, _ := strings.Cut(strings.TrimPrefix(server, "https://"), "/")
+	if host == hubIndex {
+		return hub
+	}
 	return host
+}
+
+// Docker Hub is docker.io in the names of images, and for podman and skopeo. docker, crane and oras ask
+// for the address of its index.
+const (
+	hub      = "docker.io"
+	hubIndex = "index.docker.io"
+)
+
+// namesOf returns what clients call a registry.
+func namesOf(registry string) []string {
+	if registry == hub {
+		return []string{hub, "https://" + hubIndex + "/v1/"}
+	}
+	return []string{registry}
 }
 
 // isHost catches URLs, repositories and globs, with which an entry would never

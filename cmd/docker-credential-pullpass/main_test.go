@@ -86,6 +86,8 @@ func TestGet(t *testing.T) {
 		{"upper case", "REGISTRY:5000", "pullpass", forBoth, "REGISTRY:5000", "REGISTRY:5000"},
 		{"audience that is set, first registry", registry + ",localhost:5443", "pullpass", forBoth, registry, registry},
 		{"audience that is set, second registry", registry + ",localhost:5443", "pullpass", forBoth, "localhost:5443", "localhost:5443"},
+		{"Docker Hub, as docker asks", "docker.io", "pullpass", forBoth, "https://index.docker.io/v1/", "https://index.docker.io/v1/"},
+		{"Docker Hub, as podman asks", "index.docker.io", "pullpass", forBoth, "docker.io", "docker.io"},
 		{"characters that JSON escapes", registry, "", forRegistry, registry + `/"<&`, registry + `/"<&`},
 	} {
 		t.Run(test.name, func(t *testing.T) {

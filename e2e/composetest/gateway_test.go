@@ -16,6 +16,7 @@ import (
 	"github.com/pullpass/pullpass/e2e/issuer"
 	"github.com/pullpass/pullpass/e2e/programs"
 	"github.com/pullpass/pullpass/e2e/pullpass"
+	"github.com/pullpass/pullpass/e2e/relay"
 	"github.com/pullpass/pullpass/e2e/testenv"
 	"github.com/pullpass/pullpass/e2e/upstream"
 )
@@ -24,6 +25,9 @@ const (
 	gatewayName   = "gateway.example.com"
 	usersUpstream = "users.example"
 	tokenUpstream = "token.example"
+	hubUpstream   = "docker.io"
+	// gatewayAddress is where the names of the registries lead.
+	gatewayAddress = "127.0.0.5"
 	// readOnlyUpstream is the registry of the first, for those who may only pull.
 	readOnlyUpstream = "readonly.example"
 )
@@ -36,56 +40,47 @@ rules:
   allow: [{repositories: ["*/{namespace}/**"], actions: ["*"]}]
 `
 
-// TestGatewayDocker lets docker and its BuildKit push and pull through the gateway, with a ServiceAccount token that the project's
-// helper hands out, and by a login.
+// TestGatewayDocker lets docker, its BuildKit and podman push and pull through the gateway, at its name and at the names of the
+// registries, with a ServiceAccount token that the project's helper hands out, and by a login.
 func TestGatewayDocker(t *testing.T) {
 	ca := certs.NewCA(t, "registry-ca")
 	cluster := issuer.Start(t, ca)
 	upstreams := map[string]*upstream.Upstream{
 		usersUpstream: upstream.StartBasic(t, ca, programs.DockerRegistry(t)),
 		tokenUpstream: upstream.StartToken(t, ca, programs.Distribution(t)),
+		hubUpstream:   upstream.StartBasic(t, ca, programs.DockerRegistry(t)),
 	}
+	// Clients ask the last two for images of Docker Hub.
+	names := []string{gatewayName, usersUpstream, tokenUpstream, hubUpstream, "registry-1.docker.io", "index.docker.io"}
 	proxy := pullpass.Start(t, ca, pullpass.Config{
 		Clusters: []pullpass.Cluster{{
 			Name: "e2e", Issuer: cluster.URL, Audiences: []string{"registry.example.com"}, Discovery: pullpass.Discovery{CAFile: ca.File},
 		}},
-		Policy: gatewayPolicy, Service: gatewayName, Names: []string{gatewayName},
+		Policy: gatewayPolicy, Service: gatewayName, Names: names,
 		Upstreams: []pullpass.Upstream{
 			upstreams[usersUpstream].Setting(usersUpstream, "pull", "push"),
 			upstreams[tokenUpstream].Setting(tokenUpstream, "pull", "push"),
+			upstreams[hubUpstream].Setting(hubUpstream, "pull", "push"),
 			upstreams[usersUpstream].Setting(readOnlyUpstream),
 		},
 	})
 	// Not localhost, where docker looks at no certificate.
 	host := gatewayName + proxy.GatewayURL[strings.LastIndex(proxy.GatewayURL, ":"):]
 	hosts := testenv.Value(os.OpenFile("/etc/hosts", os.O_APPEND|os.O_WRONLY, 0))(t)
-	testenv.Value(fmt.Fprintf(hosts, "\n127.0.0.1 %s\n", gatewayName))(t)
+	testenv.Value(fmt.Fprintf(hosts, "\n127.0.0.1 %s\n%s %s\n", gatewayName, gatewayAddress, strings.Join(names[1:], " ")))(t)
 	testenv.Must(t, hosts.Close())
-	trusted := filepath.Join("/etc/docker/certs.d", host)
-	testenv.Must(t, os.MkdirAll(trusted, 0o755))
-	testenv.WriteFile(t, filepath.Join(trusted, "ca.crt"), testenv.ReadFile(t, ca.File))
-	t.Setenv("SSL_CERT_FILE", ca.File) // BuildKit lets its client ask for tokens
+	relay.Start(t, gatewayAddress+":443", proxy.GatewayAddress)
+	t.Setenv("SSL_CERT_FILE", ca.File) // of the engine, of BuildKit, which lets its client ask for tokens, and of podman
 	startEngine(t)
 
 	token := cluster.Token(t, "registry.example.com", "team-a", "builder")
 	proxy.NeverLog(token)
-	useHelper(t, host, token)
+	useHelper(t, token, host, usersUpstream, tokenUpstream, hubUpstream)
 	for at, u := range upstreams {
-		own := host + "/" + at + "/team-a/"
-		importLayer(t, own+"base:v1", "one")
-		dir := t.TempDir()
-		testenv.WriteFile(t, filepath.Join(dir, "two"), at)
-		testenv.WriteFile(t, filepath.Join(dir, "Dockerfile"), "FROM "+own+"base:v1\nCOPY two /two\n")
-
-		pushed(t, u, "team-a/base", run(t, "docker", "push", own+"base:v1"))
-		run(t, "docker", "image", "rm", own+"base:v1")
-		run(t, "docker", "buildx", "build", "--pull", "--push", "--tag", own+"app:v1", dir) // pulls what was removed
-		run(t, "docker", "image", "rm", own+"app:v1")
-		pushed(t, u, "team-a/app", run(t, "docker", "pull", own+"app:v1"))
-		run(t, "docker", "tag", own+"app:v1", own+"copy:v1")
-		if said := run(t, "docker", "push", own+"copy:v1"); !strings.Contains(said, "Mounted from "+at+"/team-a/app") || !u.Registry.Mounted("team-a/app", "team-a/copy") {
-			t.Errorf("push of what is in another repository prints %s", said)
+		for prefix, path := range map[string]string{host + "/": at + "/team-a/", at + "/": "team-a/by-host/"} {
+			docker(t, u, prefix, path, strings.TrimPrefix(path, at+"/"))
 		}
+		podman(t, u, at+"/team-a/by-podman:v1", "team-a/by-podman")
 	}
 
 	refused := host + "/" + readOnlyUpstream + "/team-a/app:v2"
@@ -101,27 +96,67 @@ func TestGatewayDocker(t *testing.T) {
 	checkAudit(t, proxy)
 }
 
+// docker pushes, builds, pulls and mounts images: prefix+path+NAME, which the registry has as repository+NAME.
+func docker(t *testing.T, u *upstream.Upstream, prefix, path, repository string) {
+	t.Helper()
+	own := prefix + path
+	pipe(t, layer(t, "one", own), "docker", "import", "-", own+"base:v1")
+	dir := t.TempDir()
+	testenv.WriteFile(t, filepath.Join(dir, "two"), own)
+	testenv.WriteFile(t, filepath.Join(dir, "Dockerfile"), "FROM "+own+"base:v1\nCOPY two /two\n")
+
+	pushed(t, u, repository+"base", run(t, "docker", "push", own+"base:v1"))
+	run(t, "docker", "image", "rm", own+"base:v1")
+	run(t, "docker", "buildx", "build", "--pull", "--push", "--tag", own+"app:v1", dir) // pulls what was removed
+	run(t, "docker", "image", "rm", own+"app:v1")
+	pushed(t, u, repository+"app", run(t, "docker", "pull", own+"app:v1"))
+	run(t, "docker", "tag", own+"app:v1", own+"copy:v1")
+	if said := run(t, "docker", "push", own+"copy:v1"); !strings.Contains(said, "Mounted from "+path+"app") || !u.Registry.Mounted(repository+"app", repository+"copy") {
+		t.Errorf("push of what is in another repository prints %s", said)
+	}
+}
+
+// podman pushes an image by the registry's own name, and pulls it.
+func podman(t *testing.T, u *upstream.Upstream, name, repository string) {
+	t.Helper()
+	store := testenv.Value(os.MkdirTemp("/run", "podman-"))(t) // it takes no long name
+	podman := func(args ...string) string {
+		return run(t, programs.Podman(t), append([]string{
+			"--root", filepath.Join(store, "root"), "--runroot", filepath.Join(store, "run"), "--storage-driver=vfs", "--cgroup-manager=cgroupfs", "--events-backend=none",
+		}, args...)...)
+	}
+	archive := filepath.Join(store, "layer.tar")
+	testenv.WriteFile(t, archive, layer(t, "one", name).String())
+	podman("import", archive, name)
+	podman("push", name)
+	podman("image", "rm", name)
+	podman("pull", name)
+	if got, want := podman("image", "inspect", "--format", "{{.Digest}}", name), u.Registry.Digest(t, repository, "v1"); got != want || want == "" {
+		t.Errorf("podman pulled %s, and the registry has %q", got, want)
+	}
+}
+
 // useHelper has docker get the token as docs/how-to/in-pod.md says.
-func useHelper(t *testing.T, host, token string) {
+func useHelper(t *testing.T, token string, registries ...string) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "token")
 	testenv.WriteFile(t, file, token)
-	testenv.WriteFile(t, filepath.Join(os.Getenv("DOCKER_CONFIG"), "config.json"), fmt.Appendf(nil, `{"credHelpers": {%q: "pullpass"}}`, host))
 	t.Setenv("PATH", filepath.Dir(programs.CredentialHelper(t))+":"+os.Getenv("PATH"))
-	t.Setenv("PULLPASS_REGISTRIES", host)
+	t.Setenv("PULLPASS_REGISTRIES", strings.Join(registries, ","))
 	t.Setenv("PULLPASS_AUDIENCE", "registry.example.com")
 	t.Setenv("PULLPASS_TOKEN_FILE", file)
+	run(t, programs.CredentialHelper(t), "configure")
 }
 
-// importLayer makes an image of one layer with one file.
-func importLayer(t *testing.T, name, file string) {
+// layer has one file.
+func layer(t *testing.T, file, content string) *bytes.Buffer {
 	t.Helper()
 	var layer bytes.Buffer
 	w := tar.NewWriter(&layer)
-	testenv.Must(t, w.WriteHeader(&tar.Header{Name: file, Mode: 0o644, Size: int64(len(name))}))
-	testenv.Value(w.Write([]byte(name)))(t)
+	testenv.Must(t, w.WriteHeader(&tar.Header{Name: file, Mode: 0o644, Size: int64(len(content))}))
+	testenv.Value(w.Write([]byte(content)))(t)
 	testenv.Must(t, w.Close())
-	pipe(t, &layer, "docker", "import", "-", name)
+	return &layer
 }
 
 // pushed compares what docker said with what the registry has.
@@ -155,7 +190,7 @@ func checkAudit(t *testing.T, proxy *pullpass.Proxy) {
 			}
 		}
 	}
-	for _, at := range []string{usersUpstream, tokenUpstream} {
+	for _, at := range []string{usersUpstream, tokenUpstream, hubUpstream} {
 		for _, step := range []string{"docker POST %s uploads 202", "docker POST %s uploads 201", "docker PUT %s manifest 201", "docker GET %s blob 200", "containerd GET %s manifest 200"} {
 			if step = fmt.Sprintf(step, at); !steps[step] {
 				t.Errorf("no client did %q: %q", step, slices.Sorted(maps.Keys(steps)))
