@@ -124,7 +124,10 @@ func (s *state) endInterrupted() error {
 		return err
 	}
 	maps.DeleteFunc(s.Entries, func(_ string, e entry) bool { return e.Restart })
-	s.Pending = &pending{Restarted: s.Pending.Restarted}
+	s.Pending = &pending{Restarted: s.Pending.Restarted, Late: map[string]*version{}}
+	for name := range s.Entries {
+		s.Pending.Late[name] = nil
+	}
 	return s.save()
 }
 
@@ -132,13 +135,26 @@ func (s *state) endInterrupted() error {
 // containerd would send it the tokens of a kubelet that still has the provider for it.
 func late(c Change) bool { return c.next == nil && !c.Restart }
 
+// isDamaged reports whether others have changed a file of ours that the kubelet does not read.
+func (s *state) isDamaged(c Change) bool {
+	e, isOurs := s.Entries[c.Path]
+	if !isOurs || c.Restart {
+		return false
+	}
+	intact := []version{e.Written}
+	if s.Pending != nil && s.Pending.Late[c.Path] != nil {
+		intact = append(intact, *s.Pending.Late[c.Path])
+	}
+	return c.old == nil || !slices.Contains(intact, versionOf(*c.old))
+}
+
 // apply makes the changes that precede the restart.
 func (s *state) apply(plan *Plan) error {
 	var changes []Change
 	for _, c := range plan.Changes {
-		// The hosts.toml are written even then: without them, a kubelet with the previous provider
-		// would also send tokens elsewhere.
-		if !late(c) && !(plan.Rejected && c.Restart) {
+		// Damaged files are written even then: without hosts.toml, a kubelet with the previous
+		// provider would also send tokens elsewhere. Other files stay as that provider needs them.
+		if !late(c) && (!plan.Rejected || s.isDamaged(c)) {
 			changes = append(changes, c)
 		}
 	}
@@ -154,10 +170,10 @@ func (s *state) apply(plan *Plan) error {
 	if err := s.save(); err != nil {
 		return err
 	}
-	entries, restarted := maps.Clone(s.Entries), s.Pending.Restarted
+	entries, late, restarted := maps.Clone(s.Entries), maps.Clone(s.Pending.Late), s.Pending.Restarted
 	made, err := s.carryOut(changes)
 	if err != nil {
-		return errors.Join(fmt.Errorf("%w; run it again", err), s.abandon(changes[made:], entries, restarted))
+		return errors.Join(fmt.Errorf("%w; run it again", err), s.abandon(changes[made:], entries, late, restarted))
 	}
 	return nil
 }
@@ -203,6 +219,7 @@ func (s *state) record(changes []Change) (dirs []string, err error) {
 		}
 		return err
 	}
+	isTrial := slices.ContainsFunc(changes, func(c Change) bool { return c.Restart })
 	for _, c := range changes {
 		if c.original != nil {
 			err = s.keep(*c.original)
@@ -213,8 +230,11 @@ func (s *state) record(changes []Change) (dirs []string, err error) {
 		if err != nil {
 			return nil, err
 		}
-		if c.Restart {
+		switch {
+		case c.Restart:
 			s.recordBefore(c)
+		case isTrial:
+			s.recordLate(c.Path)
 		}
 		if c.entry != nil {
 			s.Entries[c.Path] = *c.entry
@@ -239,6 +259,22 @@ func (s *state) recordBefore(c Change) {
 	}
 }
 
+// recordLate notes a file that a roll-back restores after the restart. After a trial that was not
+// ended, this is the file from before that trial.
+func (s *state) recordLate(name string) {
+	p := s.Pending
+	if _, is := p.Late[name]; is {
+		return
+	}
+	if p.Late == nil {
+		p.Late = map[string]*version{}
+	}
+	p.Late[name] = nil
+	if e, isOurs := s.Entries[name]; isOurs {
+		p.Late[name] = &e.Written
+	}
+}
+
 // keepBefore keeps the files that a roll-back restores. It replaces files that others have left
 // under the same names.
 func (s *state) keepBefore() error {
@@ -246,6 +282,22 @@ func (s *state) keepBefore() error {
 		err := s.tree.Clean(name, true)
 		if err == nil && s.Pending.Before[name] != nil {
 			err = s.tree.Keep(name)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.Pending.Late)) {
+		v := s.Pending.Late[name]
+		if v == nil {
+			continue
+		}
+		current, err := lookup(s.tree, name)
+		// It may be kept since an earlier trial, or others have changed it.
+		if err == nil && current != nil && versionOf(*current) == *v {
+			if err = s.tree.Clean(name, true); err == nil {
+				err = s.tree.Keep(name)
+			}
 		}
 		if err != nil {
 			return err
@@ -266,7 +318,7 @@ func (s *state) change(c Change) error {
 }
 
 // abandon restores the state as it was before changes that were not made.
-func (s *state) abandon(changes []Change, entries map[string]entry, restarted bool) error {
+func (s *state) abandon(changes []Change, entries map[string]entry, late map[string]*version, restarted bool) error {
 	if err := s.clean(); err != nil {
 		return err
 	}
@@ -278,7 +330,11 @@ func (s *state) abandon(changes []Change, entries map[string]entry, restarted bo
 		}
 		delete(s.Pending.Before, c.Path)
 		delete(s.Pending.Entries, c.Path)
-		if err := s.tree.Clean(c.Path, true); err != nil {
+		v, had := late[c.Path]
+		if !had {
+			delete(s.Pending.Late, c.Path)
+		}
+		if err := s.tree.Clean(c.Path, v == nil); err != nil {
 			return err
 		}
 	}
@@ -301,6 +357,9 @@ func (s *state) finish(plan *Plan) error {
 		return errNotRestarted
 	case s.Pending.Uninstall:
 		return ErrBusy
+	}
+	if !plan.Rejected {
+		s.Pending.Late = nil // the plan has judged these files
 	}
 	for _, c := range plan.Changes {
 		if late(c) && !plan.Rejected {

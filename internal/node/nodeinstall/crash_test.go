@@ -69,7 +69,7 @@ func (s scenario) desired() (before, after *Desired) {
 		return &first, &next
 	case "uninstall":
 		return &first, nil
-	case "rejected":
+	case "rejected", "rejected after an interrupted one":
 		second.Provider = []byte(strings.Replace(testProvider, `["ghcr.io"]`, `["ghcr.io", "`+illImage+`"]`, 1))
 		return &first, &second
 	case "repair":
@@ -83,8 +83,11 @@ func (s scenario) desired() (before, after *Desired) {
 }
 
 var crashCommands = []string{
-	"apply", "upgrade", "another kubelet", "uninstall", "rejected", "repair", "after an interrupted one", "after an interrupted uninstall", "uninstall after an interrupted one",
+	"apply", "upgrade", "another kubelet", "uninstall", "rejected", "repair", "after an interrupted one", "rejected after an interrupted one", "after an interrupted uninstall", "uninstall after an interrupted one",
 }
+
+// isRejected reports whether the kubelet does not become healthy with the configuration.
+func (s scenario) isRejected() bool { return strings.HasPrefix(s.Command, "rejected") }
 
 // command runs the command that is disturbed.
 func (c *crashHost) command(ctx context.Context) error {
@@ -276,7 +279,7 @@ func (c *crashHost) expectSafe(when string) {
 			c.t.Errorf("%s: the kubelet sends tokens for %s, whose hosts.toml is %q, %v", when, registry, content, err)
 		}
 	}
-	if _, err := c.configured(); err != nil && c.Command != "rejected" {
+	if _, err := c.configured(); err != nil && !c.isRejected() {
 		c.t.Errorf("%s: a kubelet that starts now would not come up: %v", when, err)
 	}
 }
@@ -290,8 +293,15 @@ func (c *crashHost) expectEnd(when string, want map[string]string) {
 	if r := c.running(); err != nil || !r.Up || !slices.Equal(r.Registries, registries) {
 		c.t.Errorf("%s: the kubelet runs with %v, and has %q, %v", when, r, registries, err)
 	}
-	if s, err := readState(c.tree); err != nil || s.Pending != nil {
+	s, err := readState(c.tree)
+	if err != nil || s.Pending != nil {
 		c.t.Errorf("%s: something is still pending, %v", when, err)
+		return
+	}
+	for name := range s.Entries {
+		if registry := path.Base(path.Dir(name)); path.Base(name) == "hosts.toml" && !slices.Contains(registries, registry) {
+			c.t.Errorf("%s: containerd asks the gateway for %s, and the kubelet gives it no token", when, registry)
+		}
 	}
 }
 
@@ -340,7 +350,7 @@ func (s scenario) counts(t *testing.T, calls []string) map[string]int {
 	t.Helper()
 	log := filepath.Join(t.TempDir(), "log")
 	run := s.copyTo(t, filepath.Join(t.TempDir(), "run"))
-	if err := run.strace(t, log, "-e", "trace="+strings.Join(calls, ",")); err != nil && s.Command != "rejected" {
+	if err := run.strace(t, log, "-e", "trace="+strings.Join(calls, ",")); err != nil && !s.isRejected() {
 		t.Fatal(err)
 	}
 	content := testkit.Read(t, log)
@@ -430,13 +440,19 @@ func crash(t *testing.T, s scenario, calls map[string]bool) {
 		c.onOperation(func(o operation) error { operations = append(operations, o); return nil })
 		err := c.command(t.Context())
 		c.tree.Failing = nil
-		if errors.Is(err, ErrRejected) != (s.Command == "rejected") || err != nil && s.Command != "rejected" {
+		if errors.Is(err, ErrRejected) != s.isRejected() || err != nil && !s.isRejected() {
 			t.Fatal(err)
 		}
 		wanted = withoutRecord(c.files())
 		c.expectEnd("undisturbed", wanted)
 		if after == nil {
 			c.expect("uninstalled", wanted, bare)
+		}
+		switch s.Command {
+		case "rejected":
+			c.expect("rolled back", wanted, old)
+		case "rejected after an interrupted one":
+			c.expect("rolled back", c.installation(), bare)
 		}
 	})
 	operations = slices.DeleteFunc(operations, func(o operation) bool {
@@ -546,7 +562,7 @@ func (s scenario) failEach(t *testing.T, operations []operation, wanted map[stri
 			}
 			c.expectSafe(when)
 			_, after := s.desired()
-			if _, err := c.do(t.Context(), after); errors.Is(err, ErrRejected) != (s.Command == "rejected") || err != nil && s.Command != "rejected" {
+			if _, err := c.do(t.Context(), after); errors.Is(err, ErrRejected) != s.isRejected() || err != nil && !s.isRejected() {
 				t.Errorf("%s, then the same again: %v", when, err)
 			}
 			c.expectEnd(when+", then the same again", wanted)
@@ -594,8 +610,8 @@ func (s scenario) aftermath(t *testing.T, when string, bare, old, wanted map[str
 	}
 	ends := []end{{"uninstall", nil, bare, nil}}
 	switch {
-	case s.Command == "rejected":
-		ends = append(ends, end{"the same again", after, nil, ErrRejected}, end{"what was there before", before, old, nil})
+	case s.isRejected():
+		ends = append(ends, end{"the same again", after, wanted, ErrRejected}, end{"what was there before", before, old, nil})
 	case after == nil:
 		ends = append(ends, end{"apply", before, old, nil})
 	case before == nil, s.Command == "repair":

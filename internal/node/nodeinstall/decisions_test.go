@@ -82,6 +82,10 @@ func TestNamesInTheState(t *testing.T) {
 		if err := s.validate(); (err == nil) != want || err != nil && !strings.Contains(err.Error(), "is not the path of a file") {
 			t.Errorf("%q: error %v", name, err)
 		}
+		s.Entries, s.Pending = map[string]entry{}, &pending{Late: map[string]*version{name: nil}}
+		if err := s.validate(); (err == nil) != want {
+			t.Errorf("%q, restored late: error %v", name, err)
+		}
 	}
 	testkit.Must(t, os.MkdirAll(filepath.Join(dir, backupDir), 0o755))
 	none := strings.Repeat("0", 64)

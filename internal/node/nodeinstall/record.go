@@ -211,6 +211,7 @@ func (s *state) clean() error {
 		if s.owed() {
 			_, needed = s.Pending.Before[name]
 		}
+		needed = needed || s.Pending != nil && s.Pending.Late[name] != nil
 		err = errors.Join(err, s.tree.Clean(name, !needed))
 	}
 	for _, name := range []string{stateFile, undoLink, undoFile, undoScript, undoState, undoRejected} {
@@ -221,6 +222,9 @@ func (s *state) clean() error {
 
 // settle ends pending work, and removes all data that the state does not need any more.
 func (s *state) settle() error {
+	if err := s.endTrial(); err != nil {
+		return err
+	}
 	s.Pending = &pending{Restarted: true}
 	for _, end := range []func() error{s.clean, s.standDown, s.sweep, s.dropBackups} {
 		if err := end(); err != nil {

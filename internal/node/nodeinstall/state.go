@@ -73,6 +73,15 @@ type pending struct {
 	Restarted bool                `json:"restarted,omitempty"` // the kubelet was restarted since, or does not need it
 	Before    map[string]*version `json:"before,omitempty"`    // files that a roll-back restores; nil: there was no file
 	Entries   map[string]entry    `json:"entries,omitempty"`   // of those paths, before the change
+	Late      map[string]*version `json:"late,omitempty"`      // other files that it restores, after the kubelet's restart; nil: there was no file
+}
+
+// before returns the file that a roll-back restores; nil: none.
+func (p *pending) before(name string) *version {
+	if v, is := p.Before[name]; is {
+		return v
+	}
+	return p.Late[name]
 }
 
 func versionOf(f hostfs.File) version {
@@ -133,6 +142,7 @@ func (s *state) validate() error {
 	names := append(slices.Sorted(maps.Keys(s.Entries)), s.Directories...)
 	if s.Pending != nil {
 		names = slices.AppendSeq(names, maps.Keys(s.Pending.Before))
+		names = slices.AppendSeq(names, maps.Keys(s.Pending.Late))
 	}
 	for _, name := range names {
 		if !path.IsAbs(name) || path.Clean(name) != name || name == "/" {

@@ -78,7 +78,7 @@ ExecStart=/bin/sh %s
 // under that name.
 func (s *state) kept(name string) (*hostfs.File, error) {
 	f, err := lookup(s.tree, hostfs.Kept(name))
-	if errors.Is(err, hostfs.ErrNotRegular) || f != nil && versionOf(*f) != *s.Pending.Before[name] {
+	if errors.Is(err, hostfs.ErrNotRegular) || f != nil && versionOf(*f) != *s.Pending.before(name) {
 		return nil, nil
 	}
 	return f, err
@@ -88,7 +88,7 @@ func (s *state) kept(name string) (*hostfs.File, error) {
 // roll-back leaves a file without a replacement. Unless it is forced, it also leaves a file that
 // others have changed since. It changes none of which it returns an error.
 func (s *state) undone(name string, current *hostfs.File, forced bool) (next *hostfs.File, is bool, err error) {
-	before := s.Pending.Before[name]
+	before := s.Pending.before(name)
 	isOurs := forced || current != nil && versionOf(*current) == s.Entries[name].Written
 	switch {
 	case before == nil:
@@ -122,8 +122,60 @@ func (s *state) rolledBack() *state {
 			after.Entries[name] = e
 		}
 	}
-	after.Pending = &pending{}
+	after.Pending = &pending{Late: s.Pending.Late}
 	return &after
+}
+
+// restore restores a file, and removes what was kept of it.
+func (s *state) restore(name string) error {
+	before := s.Pending.before(name)
+	current, err := lookup(s.tree, name)
+	switch {
+	case err != nil:
+	case before == nil:
+		err = remove(s.tree, name)
+	case current == nil || versionOf(*current) != *before:
+		err = s.tree.PutBack(name)
+	}
+	if err != nil {
+		return err // the kept file is needed by the next attempt
+	}
+	// A kept file whose original was not changed yet may belong to others.
+	return s.tree.Clean(name, true)
+}
+
+// endTrial restores the files that the kubelet does not read, after a roll-back. Until the kubelet is
+// restarted, it may send tokens that only the hosts.toml of the trial keeps from other hosts.
+func (s *state) endTrial() error {
+	if s.Pending == nil {
+		return nil
+	}
+	staying := map[string]bool{} // directories of files that cannot be restored
+	// hosts.toml goes before the CA that it names.
+	for _, name := range slices.Backward(slices.Sorted(maps.Keys(s.Pending.Late))) {
+		before, dir := s.Pending.Late[name], path.Dir(name)
+		current, err := lookup(s.tree, name)
+		if err != nil {
+			return err
+		}
+		_, is, err := s.undone(name, current, true)
+		if err != nil {
+			return err
+		}
+		if !is || before == nil && staying[dir] {
+			staying[dir] = true
+			continue
+		}
+		if err := s.restore(name); err != nil {
+			return err
+		}
+		if before == nil {
+			delete(s.Entries, name)
+		} else {
+			s.Entries[name] = entry{Written: *before}
+		}
+	}
+	return nil
 }
 
 // script does the same as rollBack, in a shell. The state comes last but for the unit itself, so

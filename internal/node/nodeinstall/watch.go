@@ -40,8 +40,9 @@ type Kubelet interface {
 }
 
 // Watch restarts the kubelet if that is due. If the kubelet exits three times, or is not healthy
-// within 90 seconds, Watch restores the previous files and restarts it once more. It records the
-// configuration, so that it is not retried, and returns ErrRejected.
+// within 90 seconds, Watch restores the previous files and restarts it once more. After that, it
+// restores the files that the kubelet does not read. It records the configuration, so that it is not
+// retried, and returns ErrRejected.
 //
 // If the restart cannot be requested, another program stops the kubelet, or the host is shut down
 // meanwhile, the configuration is not to blame. But the kubelet must not start with it unwatched.
@@ -82,6 +83,9 @@ func (s *state) restarted(started bool) error {
 	if err := s.standDown(); err != nil {
 		return err
 	}
+	if len(s.Pending.Before) > 0 {
+		s.Pending.Late = nil // the trial has succeeded
+	}
 	s.Pending.Restarted, s.Pending.Before, s.Pending.Entries = true, nil, nil
 	return s.save()
 }
@@ -100,29 +104,18 @@ func (s *state) rollBack(tried, forced bool) error {
 			s.Entries[name] = s.merged(name)
 			delete(s.Pending.Before, name)
 			delete(s.Pending.Entries, name)
+			// The kubelet may keep the trial's provider, which needs its hosts.toml.
+			s.Pending.Late = nil
 		}
 	}
 	if err := s.standBy(); err != nil { // it does already
 		return err
 	}
 	for _, name := range s.paths() {
-		v, is := s.Pending.Before[name]
-		if !is {
+		if _, is := s.Pending.Before[name]; !is {
 			continue
 		}
-		current, err := lookup(s.tree, name)
-		switch {
-		case err != nil:
-		case v == nil:
-			err = remove(s.tree, name)
-		case current == nil || versionOf(*current) != *v:
-			err = s.tree.PutBack(name)
-		}
-		if err != nil {
-			return err // the kept file is needed by the next attempt
-		}
-		// A kept file whose original was not changed yet may belong to others.
-		if err := s.tree.Clean(name, true); err != nil {
+		if err := s.restore(name); err != nil {
 			return err
 		}
 	}

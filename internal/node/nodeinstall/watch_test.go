@@ -83,11 +83,11 @@ func TestRollBackOfTheFirst(t *testing.T) {
 					t.Errorf("error %v", err)
 				}
 				s := testkit.Value(readState(h.tree))(t)
-				for name, e := range s.Entries {
-					if e.Restart {
-						t.Errorf("%s is said to be ours", name)
-					}
+				if len(s.Entries) > 0 || s.Pending != nil {
+					t.Errorf("%+v", s)
 				}
+				h.expectNothing()
+				h.untouched(ErrRejected, "", func() error { _, err := h.Apply(t.Context(), desired(version)); return err })
 				h.expectUninstalled()
 			})
 		})

@@ -1,0 +1,266 @@
+package nodeinstall
+
+import (
+	"errors"
+	"maps"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/pullpass/pullpass/internal/test/testkit"
+)
+
+const (
+	quayHosts = "etc/containerd/certs.d/quay.io/hosts.toml"
+	ghcrCA    = "etc/containerd/certs.d/ghcr.io/ca.crt"
+)
+
+// trial returns a desired state that changes every file, and adds a registry and a CA.
+func trial() Desired {
+	d := desired("v1.36.2")
+	d.Plugin, d.CA = []byte("NEW PLUGIN\n"), []byte("CA\n")
+	d.Hosts = map[string][]byte{"ghcr.io": []byte("NEW HOSTS\n"), "quay.io": []byte("NEW HOSTS\n")}
+	d.Provider = []byte(strings.Replace(testProvider, `["ghcr.io"]`, `["ghcr.io", "quay.io"]`, 1))
+	return d
+}
+
+// expectNothing expects that nothing of ours is on the host, except for the state.
+func (h *host) expectNothing() {
+	h.t.Helper()
+	h.expect("nothing is installed", h.installation(), h.before)
+}
+
+// installation returns all files except the state.
+func (h *host) installation() map[string]string {
+	files := h.files()
+	maps.DeleteFunc(files, func(name, _ string) bool { return strings.HasPrefix(name, path.Dir(stateDir)) })
+	return files
+}
+
+// A roll-back restores all files: those of containerd and the plugin when the kubelet has its
+// previous provider again. So containerd sends no pull to the gateway without a token, nor a token
+// past it.
+func TestARollBackRestoresTheOtherFiles(t *testing.T) {
+	onHost(t, "eks", func(t *testing.T, h *host) {
+		h.apply(desired("v1.36.2"))
+		installed := h.installation()
+		restarted := h.kubelet.restarts
+		h.kubelet.ended = func() (int, error) {
+			if h.kubelet.restarts > restarted && (h.read(quayHosts) != "NEW HOSTS\n" || h.read(hostsTOML) != "NEW HOSTS\n" || h.read(eksPlugin) != "NEW PLUGIN\n") {
+				t.Error("a file is restored before the kubelet has restarted")
+			}
+			return 0, nil
+		}
+		h.rejects("quay.io")
+		if _, err := h.Apply(t.Context(), trial()); !errors.Is(err, ErrRejected) {
+			t.Errorf("error %v", err)
+		}
+		h.kubelet.ended = nil
+		h.expect("after the roll-back", h.installation(), installed)
+		if s := testkit.Value(readState(h.tree))(t); s.Pending != nil || len(s.Entries) != 5 || s.Entries["/"+hostsTOML].Written.SHA256 != digestOf([]byte(testHosts)) {
+			t.Errorf("%+v", s)
+		}
+		h.untouched(ErrRejected, "", func() error { _, err := h.Apply(t.Context(), trial()); return err })
+
+		// The version of the rejected configuration is better than none.
+		testkit.Remove(t, filepath.Join(h.dir, hostsTOML))
+		h.put(eksPlugin, "of another owner")
+		if _, err := h.Apply(t.Context(), trial()); !errors.Is(err, ErrRejected) || h.read(hostsTOML) != "NEW HOSTS\n" || h.read(eksPlugin) != "NEW PLUGIN\n" || h.files()["/"+quayHosts] != "" {
+			t.Errorf("error %v", err)
+		}
+		if h.apply(desired("v1.36.2")); h.kubelet.restarts != restarted+2 {
+			t.Errorf("%d restarts", h.kubelet.restarts)
+		}
+		h.expect("after another apply", h.installation(), installed)
+		h.expectUninstalled()
+	})
+}
+
+// After a loss of power, the kubelet has its previous files, and the other files are those of the
+// trial. Every next command restores them, or needs them.
+func TestTheOtherFilesAfterAPowerLoss(t *testing.T) {
+	for name, next := range map[string]func(t *testing.T, h *host, installed map[string]string){
+		"the same again": func(t *testing.T, h *host, _ map[string]string) {
+			h.kubelet.sick = nil
+			h.apply(trial())
+			if h.read(quayHosts) != "NEW HOSTS\n" || h.read(hostsTOML) != "NEW HOSTS\n" {
+				t.Errorf("%v", h.installation())
+			}
+		},
+		"the same again, rejected": func(t *testing.T, h *host, installed map[string]string) {
+			if _, err := h.Apply(t.Context(), trial()); !errors.Is(err, ErrRejected) {
+				t.Errorf("error %v", err)
+			}
+			h.expect("after the roll-back", h.installation(), installed)
+		},
+		"a rejected one": func(t *testing.T, h *host, installed map[string]string) {
+			d := with(trial(), "1s")
+			testkit.Must(t, alone(h.tree, func(s *state) error {
+				s.Rejected = []string{testkit.Value(h.Status(d))(t).Digest}
+				return s.save()
+			}))
+			restarts := h.kubelet.restarts
+			if _, err := h.Apply(t.Context(), d); !errors.Is(err, ErrRejected) || h.kubelet.restarts != restarts+1 {
+				t.Errorf("%d restarts, error %v", h.kubelet.restarts-restarts, err)
+			}
+			h.expect("after a rejected apply", h.installation(), installed)
+		},
+		"the one before": func(_ *testing.T, h *host, installed map[string]string) {
+			h.apply(desired("v1.36.2"))
+			h.expect("after the apply", h.installation(), installed)
+		},
+		"a trial of others": func(t *testing.T, h *host, installed map[string]string) {
+			d := trial()
+			d.Hosts["gcr.io"] = []byte(testHosts)
+			d.Hosts["quay.io"] = []byte("NEWER HOSTS\n")
+			h.watcher = lost{errors.New("the power is gone")}
+			if _, err := h.Apply(t.Context(), d); err == nil {
+				t.Error("it went on")
+			}
+			h.boot()
+			h.watcher = h
+			if _, err := h.Apply(t.Context(), trial()); !errors.Is(err, ErrRejected) {
+				t.Errorf("error %v", err)
+			}
+			h.expect("after the roll-back", h.installation(), installed)
+		},
+		"uninstall": func(*testing.T, *host, map[string]string) {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onHost(t, "eks", func(t *testing.T, h *host) {
+				h.apply(desired("v1.36.2"))
+				installed := h.installation()
+				h.rejects("quay.io")
+				h.watcher = lost{errors.New("the power is gone")}
+				if _, err := h.Apply(t.Context(), trial()); err == nil {
+					t.Fatal("it was not interrupted")
+				}
+				h.boot()
+				if h.read(quayHosts) != "NEW HOSTS\n" || h.read(ownProvider) != testProvider {
+					t.Errorf("%v", h.installation())
+				}
+				h.watcher = h
+				next(t, h, installed)
+				if s := testkit.Value(readState(h.tree))(t); name != "uninstall" && s.Pending != nil {
+					t.Errorf("%+v", s.Pending)
+				}
+				h.expectUninstalled()
+			})
+		})
+	}
+}
+
+// The kubelet keeps the provider of the trial, because others have changed its files. So containerd
+// keeps the hosts.toml.
+func TestTheOtherFilesOfATrialThatStays(t *testing.T) {
+	onHost(t, "kubeadm", func(t *testing.T, h *host) {
+		const flags = "etc/default/kubelet"
+		h.watcher = lost{errors.New("the pod is gone")}
+		if _, err := h.Apply(t.Context(), desired("v1.36.2")); err == nil {
+			t.Fatal("it was not interrupted")
+		}
+		h.put(flags, h.read(flags)+"# of others\n")
+		h.watcher = h
+		d := with(desired("v1.36.2"), "1s")
+		testkit.Must(t, alone(h.tree, func(s *state) error {
+			s.Rejected = []string{testkit.Value(h.Status(d))(t).Digest}
+			return s.save()
+		}))
+		if _, err := h.Apply(t.Context(), d); !errors.Is(err, ErrRejected) || h.read(hostsTOML) != testHosts {
+			t.Errorf("error %v", err)
+		}
+	})
+}
+
+// A hosts.toml that others changed before the trial cannot be restored, so the CA that it names stays.
+func TestHostsThatCannotBeRestored(t *testing.T) {
+	onHost(t, "eks", func(t *testing.T, h *host) {
+		h.apply(desired("v1.36.2"))
+		h.put(hostsTOML, "of another owner")
+		h.rejects("quay.io")
+		if _, err := h.Apply(t.Context(), trial()); !errors.Is(err, ErrRejected) || h.read(hostsTOML) != "NEW HOSTS\n" || h.read(ghcrCA) != "CA\n" || h.files()["/"+filepath.Dir(quayHosts)] != "" {
+			t.Errorf("error %v, %v", err, h.installation())
+		}
+		h.expectUninstalled()
+	})
+}
+
+// The disk is full before a file of the kubelet is written. So the kubelet keeps its provider, and
+// containerd its files.
+func TestATrialThatDoesNotBegin(t *testing.T) {
+	for name, prepare := range map[string]func(*host){
+		"the first": func(*host) {},
+		"a change":  func(h *host) { h.apply(desired("v1.36.2")) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			onHost(t, "eks", func(t *testing.T, h *host) {
+				prepare(h)
+				installed := h.installation()
+				fail := func() {
+					t.Helper()
+					isFull := true
+					h.tree.Failing = func(name string) error {
+						if _, err := os.Lstat(filepath.Join(h.dir, undoLink)); err == nil && isFull && strings.HasPrefix(name, ownConfigDir+"/") {
+							isFull = false
+							return unix.ENOSPC
+						}
+						return nil
+					}
+					if _, err := h.Apply(t.Context(), trial()); !errors.Is(err, unix.ENOSPC) {
+						t.Errorf("error %v", err)
+					}
+					h.tree.Failing = nil
+				}
+				fail()
+				h.expect("after the failure", h.installation(), installed)
+				if s := testkit.Value(readState(h.tree))(t); s.Pending != nil {
+					t.Errorf("%+v", s.Pending)
+				}
+
+				// After a loss of power, a restart is due, and the files wait for it.
+				h.watcher = lost{errors.New("the power is gone")}
+				if _, err := h.Apply(t.Context(), trial()); err == nil {
+					t.Error("it went on")
+				}
+				h.boot()
+				if fail(); h.read(quayHosts) != "NEW HOSTS\n" {
+					t.Error(h.read(quayHosts))
+				}
+				h.watcher = h
+				h.rejects("quay.io")
+				if _, err := h.Apply(t.Context(), trial()); !errors.Is(err, ErrRejected) {
+					t.Errorf("error %v", err)
+				}
+				h.expect("after the roll-back", h.installation(), installed)
+				h.expectUninstalled()
+			})
+		})
+	}
+}
+
+// The restart after the roll-back is not requested at first, so the trial's kubelet may still run.
+func TestTheOtherFilesWaitForTheRestart(t *testing.T) {
+	onHost(t, "eks", func(t *testing.T, h *host) {
+		h.apply(desired("v1.36.2"))
+		installed := h.installation()
+		h.rejects("quay.io")
+		noBus := errors.New("no bus")
+		h.watcher = watching{h, failingSecond{&h.kubelet, h.kubelet.restarts + 1, noBus}}
+		if _, err := h.Apply(t.Context(), trial()); !errors.Is(err, noBus) || h.read(quayHosts) != "NEW HOSTS\n" {
+			t.Errorf("error %v", err)
+		}
+		if _, err := h.Apply(t.Context(), trial()); !errors.Is(err, noBus) || h.read(quayHosts) != "NEW HOSTS\n" {
+			t.Errorf("error %v", err)
+		}
+		h.watcher = h
+		if _, err := h.Apply(t.Context(), trial()); !errors.Is(err, ErrRejected) {
+			t.Errorf("error %v", err)
+		}
+		h.expect("after the restart", h.installation(), installed)
+		h.expectUninstalled()
+	})
+}
