@@ -293,13 +293,16 @@ func (s *state) keepBefore() error {
 			continue
 		}
 		current, err := lookup(s.tree, name)
-		// It may be kept since an earlier trial, or others have changed it.
-		if err == nil && current != nil && versionOf(*current) == *v {
-			if err = s.tree.Clean(name, true); err == nil {
-				err = s.tree.Keep(name)
-			}
-		}
 		if err != nil {
+			return err
+		}
+		if current == nil || versionOf(*current) != *v {
+			continue // it is kept since an earlier trial, or others have changed it
+		}
+		if err := s.tree.Clean(name, true); err != nil {
+			return err
+		}
+		if err := s.tree.Keep(name); err != nil {
 			return err
 		}
 	}

@@ -211,7 +211,7 @@ func (s *state) clean() error {
 		if s.owed() {
 			_, needed = s.Pending.Before[name]
 		}
-		needed = needed || s.Pending != nil && s.Pending.Late[name] != nil
+		needed = needed || s.Pending.Late[name] != nil
 		err = errors.Join(err, s.tree.Clean(name, !needed))
 	}
 	for _, name := range []string{stateFile, undoLink, undoFile, undoScript, undoState, undoRejected} {

@@ -1,6 +1,7 @@
 package nodeinstall
 
 import (
+	"context"
 	"errors"
 	"maps"
 	"os"
@@ -11,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/pullpass/pullpass/internal/node/hostfs"
 	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
@@ -41,6 +43,13 @@ func (h *host) installation() map[string]string {
 	return files
 }
 
+// reject has the kubelet's configuration remembered as a rejected one.
+func (h *host) reject(d Desired) {
+	h.t.Helper()
+	digest := testkit.Value(h.Status(d))(h.t).Digest
+	testkit.Must(h.t, alone(h.tree, func(s *state) error { s.Rejected = []string{digest}; return s.save() }))
+}
+
 // A roll-back restores all files: those of containerd and the plugin when the kubelet has its
 // previous provider again. So containerd sends no pull to the gateway without a token, nor a token
 // past it.
@@ -69,10 +78,11 @@ func TestARollBackRestoresTheOtherFiles(t *testing.T) {
 		// The version of the rejected configuration is better than none.
 		testkit.Remove(t, filepath.Join(h.dir, hostsTOML))
 		h.put(eksPlugin, "of another owner")
-		if _, err := h.Apply(t.Context(), trial()); !errors.Is(err, ErrRejected) || h.read(hostsTOML) != "NEW HOSTS\n" || h.read(eksPlugin) != "NEW PLUGIN\n" || h.files()["/"+quayHosts] != "" {
+		testkit.Remove(t, filepath.Join(h.dir, ownProvider)) // the kubelet reads it
+		if _, err := h.Apply(t.Context(), trial()); !errors.Is(err, ErrRejected) || h.read(hostsTOML) != "NEW HOSTS\n" || h.read(eksPlugin) != "NEW PLUGIN\n" || h.files()["/"+quayHosts]+h.files()["/"+ownProvider] != "" {
 			t.Errorf("error %v", err)
 		}
-		if h.apply(desired("v1.36.2")); h.kubelet.restarts != restarted+2 {
+		if h.apply(desired("v1.36.2")); h.kubelet.restarts != restarted+3 {
 			t.Errorf("%d restarts", h.kubelet.restarts)
 		}
 		h.expect("after another apply", h.installation(), installed)
@@ -99,15 +109,20 @@ func TestTheOtherFilesAfterAPowerLoss(t *testing.T) {
 		},
 		"a rejected one": func(t *testing.T, h *host, installed map[string]string) {
 			d := with(trial(), "1s")
-			testkit.Must(t, alone(h.tree, func(s *state) error {
-				s.Rejected = []string{testkit.Value(h.Status(d))(t).Digest}
-				return s.save()
-			}))
+			h.reject(d)
+			// One file is restored already, and others have removed one.
+			testkit.Must(t, os.Rename(filepath.Join(h.dir, hostfs.Kept(hostsTOML)), filepath.Join(h.dir, hostsTOML)))
+			testkit.Remove(t, filepath.Join(h.dir, quayHosts))
 			restarts := h.kubelet.restarts
 			if _, err := h.Apply(t.Context(), d); !errors.Is(err, ErrRejected) || h.kubelet.restarts != restarts+1 {
 				t.Errorf("%d restarts, error %v", h.kubelet.restarts-restarts, err)
 			}
 			h.expect("after a rejected apply", h.installation(), installed)
+		},
+		"one with the provider before": func(_ *testing.T, h *host, _ map[string]string) {
+			d := trial()
+			d.Provider = []byte(testProvider)
+			h.apply(d)
 		},
 		"the one before": func(_ *testing.T, h *host, installed map[string]string) {
 			h.apply(desired("v1.36.2"))
@@ -166,10 +181,7 @@ func TestTheOtherFilesOfATrialThatStays(t *testing.T) {
 		h.put(flags, h.read(flags)+"# of others\n")
 		h.watcher = h
 		d := with(desired("v1.36.2"), "1s")
-		testkit.Must(t, alone(h.tree, func(s *state) error {
-			s.Rejected = []string{testkit.Value(h.Status(d))(t).Digest}
-			return s.save()
-		}))
+		h.reject(d)
 		if _, err := h.Apply(t.Context(), d); !errors.Is(err, ErrRejected) || h.read(hostsTOML) != testHosts {
 			t.Errorf("error %v", err)
 		}
@@ -200,22 +212,22 @@ func TestATrialThatDoesNotBegin(t *testing.T) {
 			onHost(t, "eks", func(t *testing.T, h *host) {
 				prepare(h)
 				installed := h.installation()
-				fail := func() {
+				fail := func(d Desired, prefix string) {
 					t.Helper()
 					isFull := true
 					h.tree.Failing = func(name string) error {
-						if _, err := os.Lstat(filepath.Join(h.dir, undoLink)); err == nil && isFull && strings.HasPrefix(name, ownConfigDir+"/") {
+						if _, err := os.Lstat(filepath.Join(h.dir, undoLink)); err == nil && isFull && strings.HasPrefix(name, prefix) {
 							isFull = false
 							return unix.ENOSPC
 						}
 						return nil
 					}
-					if _, err := h.Apply(t.Context(), trial()); !errors.Is(err, unix.ENOSPC) {
+					if _, err := h.Apply(t.Context(), d); !errors.Is(err, unix.ENOSPC) {
 						t.Errorf("error %v", err)
 					}
 					h.tree.Failing = nil
 				}
-				fail()
+				fail(trial(), ownConfigDir+"/")
 				h.expect("after the failure", h.installation(), installed)
 				if s := testkit.Value(readState(h.tree))(t); s.Pending != nil {
 					t.Errorf("%+v", s.Pending)
@@ -227,8 +239,14 @@ func TestATrialThatDoesNotBegin(t *testing.T) {
 					t.Error("it went on")
 				}
 				h.boot()
-				if fail(); h.read(quayHosts) != "NEW HOSTS\n" {
+				if fail(trial(), ownConfigDir+"/"); h.read(quayHosts) != "NEW HOSTS\n" {
 					t.Error(h.read(quayHosts))
+				}
+				h.boot()
+				next := trial()
+				next.Hosts["ghcr.io"] = []byte("NEWER HOSTS\n")
+				if fail(next, "/"+hostsTOML); h.read(hostsTOML) != "NEW HOSTS\n" {
+					t.Error(h.read(hostsTOML))
 				}
 				h.watcher = h
 				h.rejects("quay.io")
@@ -261,6 +279,51 @@ func TestTheOtherFilesWaitForTheRestart(t *testing.T) {
 			t.Errorf("error %v", err)
 		}
 		h.expect("after the restart", h.installation(), installed)
+		h.expectUninstalled()
+	})
+}
+
+// Without a change of the kubelet's files, its provider may name the registry already.
+func TestFilesWithoutATrialStay(t *testing.T) {
+	onHost(t, "eks", func(t *testing.T, h *host) {
+		h.apply(desired("v1.36.2"))
+		d := trial()
+		d.Provider = []byte(testProvider)
+		h.tree.Failing = func(name string) error {
+			if _, err := os.Lstat(filepath.Join(h.dir, quayHosts)); err == nil && name == "/"+eksPlugin {
+				h.tree.Failing = nil
+				return unix.ENOSPC
+			}
+			return nil
+		}
+		if _, err := h.Apply(t.Context(), d); !errors.Is(err, unix.ENOSPC) || h.read(quayHosts) != "NEW HOSTS\n" || h.read(hostsTOML) != "NEW HOSTS\n" {
+			t.Errorf("error %v", err)
+		}
+		h.expectUninstalled()
+	})
+}
+
+// gone is a watcher whose pod ends after the restart.
+type gone struct{ *host }
+
+var errGone = errors.New("the pod is gone")
+
+func (g gone) Watch(ctx context.Context) error { return errors.Join(g.host.Watch(ctx), errGone) }
+
+// A trial that has succeeded is not undone, although its command was interrupted after that.
+func TestATrialThatHasSucceeded(t *testing.T) {
+	onHost(t, "eks", func(t *testing.T, h *host) {
+		h.apply(desired("v1.36.2"))
+		h.watcher = gone{h}
+		if _, err := h.Apply(t.Context(), trial()); !errors.Is(err, errGone) {
+			t.Errorf("error %v", err)
+		}
+		h.watcher = h
+		d := with(desired("v1.36.2"), "1s")
+		h.reject(d)
+		if _, err := h.Apply(t.Context(), d); !errors.Is(err, ErrRejected) || h.read(quayHosts) != "NEW HOSTS\n" || h.read(hostsTOML) != "NEW HOSTS\n" || !strings.Contains(h.read(ownProvider), "quay.io") {
+			t.Errorf("error %v", err)
+		}
 		h.expectUninstalled()
 	})
 }

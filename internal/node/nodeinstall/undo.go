@@ -162,7 +162,7 @@ func (s *state) endTrial() error {
 		if err != nil {
 			return err
 		}
-		if !is || before == nil && staying[dir] {
+		if !is || staying[dir] {
 			staying[dir] = true
 			continue
 		}
