@@ -285,7 +285,7 @@ func goBuild(t testing.TB, dir, out, pkg, ldflags string, environment []string, 
 	for tries := 3; ; tries-- {
 		cmd := exec.CommandContext(t.Context(), "go", append(args, pkg)...)
 		cmd.Dir = dir
-		cmd.Env = append(append(os.Environ(), "CGO_ENABLED=0"), environment...)
+		cmd.Env = append(append(os.Environ(), "CGO_ENABLED=0", "GOGC=400"), environment...) // as in the Makefile
 		output, err := cmd.CombinedOutput()
 		if err == nil {
 			break
