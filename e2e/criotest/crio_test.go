@@ -3,6 +3,7 @@ package criotest
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -23,6 +24,8 @@ const (
 	// tokenName is another host: CRI-O presents the certificate that is for the registry there, too.
 	tokenName = "token.example.com"
 	podLimit  = time.Minute
+
+	volumePath = "/model" // of an image, in a pod
 
 	policy = `apiVersion: pullpass.dev/v1beta1
 kind: AccessPolicy
@@ -70,7 +73,7 @@ func startSite(t *testing.T) *site {
 	s.CreateNode(t, "build-1", nil)
 	builder := ca.Transport(t, s.CA.Client(t, "system:node:build-1", "system:nodes").TLS(t))
 	password := s.Token(t, cluster.PodToken(s.CreatePod(t, "builders", "build", "builder", "build-1"), registryName))
-	for _, repository := range []string{"team-a/web", "team-b/app"} {
+	for _, repository := range []string{"team-a/web", "team-a/model", "team-b/app"} {
 		image := registryName + "/" + repository + ":v1"
 		testenv.Must(t, node.Push(t.Context(), builder, "serviceaccount", password, image, node.Image(t, repository)))
 	}
@@ -85,15 +88,36 @@ func (s *site) start(t *testing.T, name, image string) cluster.Object {
 	return s.startAs(t, name, "web", registryName+"/"+image)
 }
 
-func (s *site) startAs(t *testing.T, name, account, image string) cluster.Object {
+// startAs starts a pod, with volumes that are images.
+func (s *site) startAs(t *testing.T, name, account, image string, volumes ...string) cluster.Object {
 	t.Helper()
-	return s.Create(t, "/api/v1/namespaces/team-a/pods", cluster.Object{
-		"metadata": cluster.Object{"name": name},
-		"spec": cluster.Object{
-			"nodeName": s.node.Name(), "serviceAccountName": account, "hostNetwork": true, "terminationGracePeriodSeconds": 0,
-			"containers": []cluster.Object{{"name": "web", "image": image, "imagePullPolicy": "Always"}},
-		},
-	})
+	container := cluster.Object{"name": "web", "image": image, "imagePullPolicy": "Always"}
+	spec := cluster.Object{
+		"nodeName": s.node.Name(), "serviceAccountName": account, "hostNetwork": true, "terminationGracePeriodSeconds": 0,
+		"containers": []cluster.Object{container},
+	}
+	for _, volume := range volumes {
+		spec["volumes"] = []cluster.Object{{"name": "model", "image": cluster.Object{"reference": volume, "pullPolicy": "Always"}}}
+		container["volumeMounts"] = []cluster.Object{{"name": "model", "mountPath": volumePath, "readOnly": true}}
+	}
+	return s.Create(t, "/api/v1/namespaces/team-a/pods", cluster.Object{"metadata": cluster.Object{"name": name}, "spec": spec})
+}
+
+// testVolume starts two pods of team-a/web with a volume: one that the pod may pull, and one that it may not.
+func (s *site) testVolume(t *testing.T, image, allowed, content, refused, reason string) {
+	t.Helper()
+	pod := s.startAs(t, "volume", "web", image, allowed)
+	s.awaitEvent(t, pod, "kubelet", "Container started")
+	labels := testenv.Value(filepath.Glob("/proc/[0-9]*/root" + volumePath + "/label"))(t)
+	if !slices.ContainsFunc(labels, func(file string) bool {
+		label, err := os.ReadFile(file)
+		return err == nil && string(label) == content
+	}) {
+		t.Errorf("no process sees %s in the volume: %q", content, labels)
+	}
+	other := s.startAs(t, "other-volume", "web", image, refused)
+	s.awaitEvent(t, other, "pullpass", reason)
+	s.awaitEvent(t, other, "kubelet", "Failed to pull image")
 }
 
 // awaitEvent waits for an event of a component about a pod that says a text, and returns all of its message.
@@ -127,6 +151,8 @@ func TestCRIO(t *testing.T) {
 	if pull.Result != "granted" || pull.Pod.UID != own.UID() || pull.Node.Name != "crio" || pull.Proof == nil || !pull.Proof.Passed || pull.Proof.Method != "certificate" {
 		t.Errorf("%+v, %+v", pull, pull.Proof)
 	}
+	s.testVolume(t, registryName+"/team-a/web:v1", registryName+"/team-a/model:v1", "team-a/model",
+		registryName+"/team-b/app:v1", "no rule for prod-eu/team-a/web allows pull on team-b/app")
 	refused(s.start(t, "other", "team-b/app:v1"), "no rule for prod-eu/team-a/web allows pull on team-b/app")
 	testenv.Must(t, os.Remove(s.node.Path("/etc/containers/certs.d/"+registryName+"/client.cert")))
 	testenv.Must(t, os.Remove(s.node.Path("/etc/containers/certs.d/"+registryName+"/client.key")))

@@ -28,7 +28,7 @@ rules:
 - name: own-image
   subjects: [{namespaces: ["*"]}]
   services: [` + gatewayName + `]
-  allow: [{repositories: ["` + upstreamName + `/{namespace}/{serviceAccount}"], actions: [pull]}]
+  allow: [{repositories: ["` + upstreamName + `/{namespace}/{serviceAccount}/**"], actions: [pull]}]
 `
 )
 
@@ -51,7 +51,7 @@ func TestImagesKeepTheirNames(t *testing.T) {
 		GatewayURL: "https://" + gatewayName, Upstreams: []pullpass.Upstream{registry.Setting(upstreamName)},
 	})}
 	relay.Start(t, "127.0.0.2:443", s.proxy.GatewayAddress)
-	for _, repository := range []string{"team-a/web", "team-a/api"} {
+	for _, repository := range []string{"team-a/web", "team-a/api", "team-a/web/model"} {
 		testenv.Must(t, node.Push(t.Context(), ca.Transport(t), upstream.Username, upstream.Password, registry.Recorder.Host+"/"+repository+":v1", node.Image(t, repository)))
 	}
 	c.Apply(t, s.proxy.Command(t, "kubelet-config", "--mirror="+upstreamName, "--part=rbac"))
@@ -93,6 +93,8 @@ func TestImagesKeepTheirNames(t *testing.T) {
 			t.Errorf("%s", record)
 		}
 	}
+	s.testVolume(t, upstreamName+"/team-a/web:v1", upstreamName+"/team-a/web/model:v1", "team-a/web/model",
+		upstreamName+"/team-a/api:v1", "no rule for prod-eu/team-a/web allows pull on "+upstreamName+"/team-a/api")
 	// Where the name leads elsewhere, the pod's token stays on the node: it would be good there, too.
 	relay.Start(t, "127.0.0.3:443", s.proxy.GatewayAddress)
 	testenv.Must(t, os.WriteFile("/etc/hosts", []byte(strings.Replace(gatewayHosts, " "+upstreamName, "\n127.0.0.3 "+upstreamName, 1)), 0o644))

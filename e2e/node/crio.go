@@ -20,7 +20,7 @@ const (
 	crioConfig = `[crio]
 root = "%[1]s/storage"
 runroot = "/run/containers/storage"
-storage_driver = "vfs"
+storage_driver = "overlay"
 log_dir = "/var/log/pods"
 version_file = "/run/crio/version"
 clean_shutdown_file = "%[1]s/clean.shutdown"
@@ -61,7 +61,7 @@ func (n *Node) startCRIO(t testing.TB) {
 	n.view.write(t, "/etc/crio/crio.conf", config, 0o644)
 	archive := filepath.Join(n.dir, "pause.tar")
 	SaveImage(t, archive, sandboxImage)
-	storage := fmt.Sprintf("containers-storage:[vfs@%s/storage+/run/containers/storage]", n.dir)
+	storage := fmt.Sprintf("containers-storage:[overlay@%s/storage+/run/containers/storage]", n.dir)
 	if output, err := n.view.command(programs.Skopeo(t), "copy", "docker-archive:"+archive, storage+sandboxImage).CombinedOutput(); err != nil {
 		t.Fatalf("skopeo copy: %v: %s", err, output)
 	}
