@@ -40,7 +40,8 @@ a tag, a digest, a CI run or a pod. The commands that revoke their tokens follow
 
 The gateway notes the digest of each manifest, so a tag that moved and an image with
 several tags are told apart. The token endpoint sees only which repository a token
-opens: a pull there may be of each push before it, and has no digest.
+opens: a pull there has no digest, and may be of each push before it or within the
+hour after it.
 
 The log is read twice, so it cannot be standard input. --revoke revokes the tokens of
 all listed callers at once; with --dry-run, it only lists them.`,

@@ -19,7 +19,6 @@ import (
 )
 
 const (
-	maxTokenLifetime = time.Hour // of issued tokens, because they cannot be revoked
 	maxShutdownDelay = 5 * time.Minute
 	maxRate          = 1_000_000 // of limits, as internal/state has it; so is maxFillTime
 	maxFillTime      = 24 * time.Hour
@@ -160,8 +159,8 @@ func (v *validator) registry(path string, r *Registry) {
 	if !names.IsTitle(r.Issuer) {
 		v.Fault(path+".issuer", "is not an issuer (%s); write the registry's auth.token.issuer: 1 to %d printable ASCII characters", term.QuoteValue(r.Issuer), maxNameBytes)
 	}
-	if lifetime := r.TokenLifetime.Duration(); lifetime < signing.MinLifetime || lifetime > maxTokenLifetime {
-		v.Fault(path+".tokenLifetime", "is out of range (%s); use %s to %s", r.TokenLifetime, Duration(signing.MinLifetime), Duration(maxTokenLifetime))
+	if lifetime := r.TokenLifetime.Duration(); lifetime < signing.MinLifetime || lifetime > signing.MaxLifetime {
+		v.Fault(path+".tokenLifetime", "is out of range (%s); use %s to %s", r.TokenLifetime, Duration(signing.MinLifetime), Duration(signing.MaxLifetime))
 	}
 	v.signing(path+".signing", &r.Signing)
 }

@@ -98,6 +98,9 @@ const (
 // than 60 seconds). A key signs only while its certificates stay valid for at least this long.
 const MinLifetime = 60 * time.Second
 
+// MaxLifetime is the longest lifetime that can be configured: registry tokens cannot be revoked.
+const MaxLifetime = time.Hour
+
 // ErrNoSigningKey says that no key can sign at present. It is a fault of this process, not of the
 // client: 503.
 var ErrNoSigningKey = errors.New("no usable signing key")

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -17,6 +18,7 @@ import (
 	"github.com/pullpass/pullpass/internal/base/term"
 	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/registryauth"
+	"github.com/pullpass/pullpass/internal/registryauth/signing"
 )
 
 // Trace holds the pushes and pulls of an image.
@@ -191,11 +193,7 @@ func NewTrace(q TraceQuery, events func(one func(*exchange.Event) error) error) 
 	found := &Trace{Pushes: []Push{}, Pulls: []Pull{}}
 	seen := map[string]bool{}
 	err = events(func(e *exchange.Event) error {
-		all := moves(e)
-		if q.Pod != "" { // of a token of the pod itself, the pull counts
-			slices.Reverse(all)
-		}
-		for _, m := range all {
+		for _, m := range moves(e) {
 			if !t.has(&m) {
 				continue
 			}
@@ -203,8 +201,8 @@ func NewTrace(q TraceQuery, events func(one func(*exchange.Event) error) error) 
 				found.add(&m)
 				continue
 			}
-			// A pull asks for its manifest twice, and a token is handed out again or has both rights.
-			key := strings.Join([]string{m.repository, cmp.Or(m.digest, strings.Join(m.tags, " ")), cmp.Or(tokenOf(e), e.ID)}, " ")
+			// A pull asks for its manifest twice, and a token is handed out again.
+			key := strings.Join([]string{strconv.FormatBool(m.isPush), m.repository, cmp.Or(m.digest, strings.Join(m.tags, " ")), cmp.Or(tokenOf(e), e.ID)}, " ")
 			if !seen[key] {
 				seen[key] = true
 				found.add(&m)
@@ -254,8 +252,12 @@ func (t *tracer) has(m *move) bool {
 	case t.query.Repository != "":
 		return true
 	}
+	// The token of a pull may be older than the push.
 	limit, ok := t.limits[m.repository]
-	return ok && (m.isPush && !m.event.Time.After(limit) || !m.isPush && !m.event.Time.Before(limit))
+	if m.isPush {
+		return ok && !m.event.Time.After(limit.Add(signing.MaxLifetime))
+	}
+	return ok && !m.event.Time.Add(signing.MaxLifetime).Before(limit)
 }
 
 // names returns a function that recognizes the moves that the query names.
@@ -376,6 +378,7 @@ func (t *Trace) Targets() (all []Target, others int) {
 	}
 	for _, p := range t.Pushes {
 		switch {
+		case add("pod-uid", p.from.podUID, p.from.podUID):
 		case strings.Contains(p.Identity, "/"):
 			add("service-account", p.Identity)
 		default:

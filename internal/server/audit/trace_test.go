@@ -13,6 +13,7 @@ import (
 
 	"github.com/pullpass/pullpass/internal/base/redact"
 	"github.com/pullpass/pullpass/internal/exchange"
+	"github.com/pullpass/pullpass/internal/registryauth/signing"
 	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
@@ -221,36 +222,47 @@ func TestTraceIsWhatHappened(t *testing.T) {
 }
 
 // The token endpoint sees repositories and times alone. A pull may be of each push before it: a later
-// push may have another tag, and the token of a run that only pulls may have the right to push.
+// push may have another tag, and the token of a run that only pulls may have the right to push. The
+// token of a pull may also be older than the push.
 func TestTraceWithoutDigests(t *testing.T) {
 	t.Parallel()
 	h := &history{}
-	h.add(opened(pod("early"), "registry", "repository:a:pull"))
-	h.add(opened(job("1"), "registry", "repository:a:pull,push"))
-	h.add(opened(pod("first"), "registry", "repository:a:pull"))
-	h.add(opened(pod("other"), "registry", "repository:b:pull"))
-	h.add(opened(job("2"), "registry", "repository:a:push"))
-	h.add(opened(pod("second"), "registry", "repository:a:pull"))
-	again := *h.events[len(h.events)-1]
+	var after time.Duration
+	open := func(e *exchange.Event, scope string) *exchange.Event {
+		h.add(opened(e, "registry", scope))
+		e.Time = noon.Add(after)
+		return e
+	}
+	open(pod("early"), "repository:a:pull")
+	after = time.Second
+	open(pod("waiting"), "repository:a:pull")
+	after += signing.MaxLifetime
+	open(job("1"), "repository:a:pull,push")
+	after += 2 * time.Hour
+	open(pod("first"), "repository:a:pull")
+	open(pod("other"), "repository:b:pull")
+	after += 2 * time.Hour
+	open(job("2"), "repository:a:push")
+	after += 2 * time.Hour
+	again := *open(pod("second"), "repository:a:pull")
 	h.add(&again) // the same token, handed out again
-	h.add(opened(pod("builder"), "registry", "repository:a:pull,push"))
-	h.add(opened(job("1"), "registry", "repository:a:pull,push"))
-	denied := opened(pod("denied"), "registry", "repository:a:pull")
-	h.add(denied)
-	denied.Status = http.StatusForbidden
+	after += 2 * time.Hour
+	open(pod("builder"), "repository:a:pull,push")
+	open(pod("denied"), "repository:a:pull").Status = http.StatusForbidden
 	for name, test := range map[string]struct {
 		query          TraceQuery
 		pushed, pulled []string
 	}{
-		"run 1":        {TraceQuery{Run: "github/1"}, []string{"1 a "}, []string{"first a ", "second a ", "builder a "}},
-		"run 2":        {TraceQuery{Run: "github/2"}, []string{"2 a "}, []string{"second a ", "builder a ", " a "}},
+		"run 1":        {TraceQuery{Run: "github/1"}, []string{"1 a "}, []string{"waiting a ", " a ", "first a ", "second a ", "builder a "}},
+		"run 2":        {TraceQuery{Run: "github/2"}, []string{"2 a "}, []string{"second a ", "builder a "}},
 		"run of other": {TraceQuery{Run: "gitlab/1"}, nil, nil},
 		"early":        {TraceQuery{Pod: "uid-early"}, nil, []string{"early a "}},
+		"waiting":      {TraceQuery{Pod: "uid-waiting"}, []string{"1 a "}, []string{"waiting a "}},
 		"first":        {TraceQuery{Pod: "uid-first"}, []string{"1 a "}, []string{"first a "}},
 		"second":       {TraceQuery{Pod: "prod/team/second"}, []string{"1 a ", "2 a "}, []string{"second a "}},
-		"builder":      {TraceQuery{Pod: "uid-builder"}, []string{"1 a ", "2 a "}, []string{"builder a "}},
-		"a":            {TraceQuery{Repository: "a"}, []string{"1 a ", "2 a ", " a "}, []string{"early a ", "first a ", "second a "}},
-		"a tag of a":   {TraceQuery{Repository: "a", Tag: "v1"}, []string{"1 a ", "2 a ", " a "}, []string{"early a ", "first a ", "second a "}},
+		"builder":      {TraceQuery{Pod: "uid-builder"}, []string{"1 a ", "2 a ", " a "}, []string{"builder a "}},
+		"a":            {TraceQuery{Repository: "a"}, []string{"1 a ", "2 a ", " a "}, []string{"early a ", "waiting a ", " a ", "first a ", "second a ", "builder a "}},
+		"a tag of a":   {TraceQuery{Repository: "a", Tag: "v1"}, []string{"1 a ", "2 a ", " a "}, []string{"early a ", "waiting a ", " a ", "first a ", "second a ", "builder a "}},
 		"b":            {TraceQuery{Repository: "b"}, nil, []string{"other b "}},
 	} {
 		found := trace(t, h, test.query)
@@ -431,7 +443,7 @@ func TestTraceTargets(t *testing.T) {
 	h := &history{}
 	sum := sumOf("x")
 	without := func(e *exchange.Event, change func(*exchange.Event)) *exchange.Event { change(e); return e }
-	for _, e := range []*exchange.Event{job("1"), job("1"), job(""), without(job(""), func(e *exchange.Event) { e.Identity.Project = "" }), pod("builder")} {
+	for _, e := range []*exchange.Event{job("1"), job("1"), job(""), without(job(""), func(e *exchange.Event) { e.Identity.Project = "" }), pod("builder"), without(pod("y"), func(e *exchange.Event) { e.Pod = nil })} {
 		h.add(manifest(e, http.MethodPut, "a", sum, sum, ""))
 	}
 	for _, e := range []*exchange.Event{pod("web"), pod("web"), without(pod("x"), func(e *exchange.Event) { e.Pod = nil }), job("2"),
@@ -440,7 +452,7 @@ func TestTraceTargets(t *testing.T) {
 	}
 	h.add(manifest(&exchange.Event{}, http.MethodGet, "a", sum, sum, "")) // anonymous
 	got := fmt.Sprint(trace(t, h, TraceQuery{Repository: "a"}).Targets())
-	if want := "[{run github/1} {project github/7} {service-account prod/team/web} {pod-uid uid-web} {run github/2} {project github/8}] 2"; got != want {
+	if want := "[{run github/1} {project github/7} {pod-uid uid-builder} {service-account prod/team/web} {pod-uid uid-web} {run github/2} {project github/8}] 2"; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
 }
