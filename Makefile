@@ -56,13 +56,14 @@ docs: ## docs/reference/metrics.md, the reasons in docs/reference/audit.md, and 
 	$(GO) test -count=1 -run='^TestCustomResourceDefinitions$$' ./internal/policy/policyobjects -update-crds
 	$(GO) test -count=1 -run='^TestReasonsDocument$$' ./cmd/proxy -update-reasons
 
-# rollouttest mostly waits, and chaostest allows for a busy machine, so they run beside the others. releasetest has a target of its own.
+# Tests of nodes mostly wait, and chaostest allows for a busy machine, so they run beside the others. releasetest has a target of its own.
+BESIDE = ./rollouttest ./chaostest ./nodetest ./podtest ./criotest ./troubletest ./upgradetest
 e2e: ## tests with the real API server, registries and clients (root: installs Debian packages)
 	@./.ci/install e2e
 	$(CRASH) -crash-every 80
 	@cd e2e && $(COMPILE) ./... >/dev/null
-	cd e2e && others=$$($(GO) list ./... | grep -v -e '/rollouttest$$' -e '/chaostest$$' -e '/releasetest$$') && { \
-		$(GO) test -count=1 -p 1 -timeout 60m ./rollouttest ./chaostest & \
+	cd e2e && others=$$($(GO) list ./... | grep -v -x -e '.*/releasetest' -e "$$($(GO) list $(BESIDE))") && { \
+		$(GO) test -count=1 -p 1 -timeout 60m $(BESIDE) & \
 		$(GO) test -count=1 -p 1 -timeout 60m $$others; status=$$?; \
 		wait $$! && exit $$status; }
 

@@ -95,8 +95,7 @@ func (s *site) testProof(t *testing.T, c client, v volume, own string) {
 	s.config.Clusters[0].Node.Proof.Mode = "enforce"
 	strict := pullpass.StartReady(t, s.ca, s.config)
 	s.relay.To(strict.Address())
-	s.relay.Cut()
-	s.relay.Restore()
+	s.relay.Break()
 	err := c.ask("/pull", own)
 	if err == nil {
 		t.Error("a client without a certificate pulled")

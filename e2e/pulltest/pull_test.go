@@ -245,8 +245,7 @@ func TestSlowPull(t *testing.T) {
 	}
 	time.Sleep(*long * 7 / 8)
 	for _, r := range relays {
-		r.Cut()
-		r.Restore()
+		r.Break() // containerd 1.6 connects again at once, and only once
 	}
 	pulls.Wait()
 }

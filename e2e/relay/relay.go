@@ -59,6 +59,17 @@ func (r *Relay) Cut() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.cut = true
+	r.closeAll()
+}
+
+// Break breaks all connections; new ones are let through.
+func (r *Relay) Break() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.closeAll()
+}
+
+func (r *Relay) closeAll() {
 	for conn := range r.open {
 		_ = conn.Close()
 	}
