@@ -255,7 +255,7 @@ func (t *tracer) has(m *move) bool {
 	// The token of a pull may be older than the push.
 	limit, ok := t.limits[m.repository]
 	if m.isPush {
-		return ok && !m.event.Time.After(limit.Add(signing.MaxLifetime))
+		return !m.event.Time.After(limit.Add(signing.MaxLifetime))
 	}
 	return ok && !m.event.Time.Add(signing.MaxLifetime).Before(limit)
 }

@@ -249,13 +249,17 @@ func TestTraceWithoutDigests(t *testing.T) {
 	after += 2 * time.Hour
 	open(pod("builder"), "repository:a:pull,push")
 	open(pod("denied"), "repository:a:pull").Status = http.StatusForbidden
+	open(job("1"), "repository:a:pull,push") // the same token
+	h.add(opened(job("3"), "gateway", "repository:a:push"))
+	h.add(manifest(job("4"), http.MethodPut, "c", "v1", sumOf("x"), "token"))
 	for name, test := range map[string]struct {
 		query          TraceQuery
 		pushed, pulled []string
 	}{
 		"run 1":        {TraceQuery{Run: "github/1"}, []string{"1 a "}, []string{"waiting a ", " a ", "first a ", "second a ", "builder a "}},
-		"run 2":        {TraceQuery{Run: "github/2"}, []string{"2 a "}, []string{"second a ", "builder a "}},
+		"run 2":        {TraceQuery{Run: "github/2"}, []string{"2 a "}, []string{"second a ", "builder a ", " a "}},
 		"run of other": {TraceQuery{Run: "gitlab/1"}, nil, nil},
+		"at a gateway": {TraceQuery{Run: "github/3"}, nil, nil},
 		"early":        {TraceQuery{Pod: "uid-early"}, nil, []string{"early a "}},
 		"waiting":      {TraceQuery{Pod: "uid-waiting"}, []string{"1 a "}, []string{"waiting a "}},
 		"first":        {TraceQuery{Pod: "uid-first"}, []string{"1 a "}, []string{"first a "}},
@@ -265,11 +269,14 @@ func TestTraceWithoutDigests(t *testing.T) {
 		"a tag of a":   {TraceQuery{Repository: "a", Tag: "v1"}, []string{"1 a ", "2 a ", " a "}, []string{"early a ", "waiting a ", " a ", "first a ", "second a ", "builder a "}},
 		"b":            {TraceQuery{Repository: "b"}, nil, []string{"other b "}},
 	} {
-		found := trace(t, h, test.query)
-		expect(t, "pushes of "+name, pushers(found), test.pushed)
-		expect(t, "pulls of "+name, pullers(found), test.pulled)
-		if found.Inexact != len(test.pushed)+len(test.pulled) {
-			t.Errorf("%s: %d are inexact", name, found.Inexact)
+		for _, order := range []string{"", ", backwards"} {
+			found := trace(t, h, test.query)
+			expect(t, "pushes of "+name+order, pushers(found), test.pushed)
+			expect(t, "pulls of "+name+order, pullers(found), test.pulled)
+			if found.Inexact != len(test.pushed)+len(test.pulled) {
+				t.Errorf("%s%s: %d are inexact", name, order, found.Inexact)
+			}
+			slices.Reverse(h.events)
 		}
 	}
 }
@@ -443,7 +450,7 @@ func TestTraceTargets(t *testing.T) {
 	h := &history{}
 	sum := sumOf("x")
 	without := func(e *exchange.Event, change func(*exchange.Event)) *exchange.Event { change(e); return e }
-	for _, e := range []*exchange.Event{job("1"), job("1"), job(""), without(job(""), func(e *exchange.Event) { e.Identity.Project = "" }), pod("builder"), without(pod("y"), func(e *exchange.Event) { e.Pod = nil })} {
+	for _, e := range []*exchange.Event{job("1"), job("1"), job(""), without(job(""), func(e *exchange.Event) { e.Identity.Project = "" }), pod("builder"), without(pod("y"), func(e *exchange.Event) { e.Pod, e.ServiceAccount.Name = nil, "api" })} {
 		h.add(manifest(e, http.MethodPut, "a", sum, sum, ""))
 	}
 	for _, e := range []*exchange.Event{pod("web"), pod("web"), without(pod("x"), func(e *exchange.Event) { e.Pod = nil }), job("2"),
@@ -452,7 +459,7 @@ func TestTraceTargets(t *testing.T) {
 	}
 	h.add(manifest(&exchange.Event{}, http.MethodGet, "a", sum, sum, "")) // anonymous
 	got := fmt.Sprint(trace(t, h, TraceQuery{Repository: "a"}).Targets())
-	if want := "[{run github/1} {project github/7} {pod-uid uid-builder} {service-account prod/team/web} {pod-uid uid-web} {run github/2} {project github/8}] 2"; got != want {
+	if want := "[{run github/1} {project github/7} {pod-uid uid-builder} {service-account prod/team/api} {pod-uid uid-web} {service-account prod/team/web} {run github/2} {project github/8}] 2"; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
 }
