@@ -287,24 +287,25 @@ func (s *state) keepBefore() error {
 			return err
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(s.Pending.Late)) {
+	err := s.eachLate(func(name string) error {
 		v := s.Pending.Late[name]
 		if v == nil {
-			continue
+			return nil
 		}
 		current, err := lookup(s.tree, name)
 		if err != nil {
 			return err
 		}
 		if current == nil || versionOf(*current) != *v {
-			continue // it is kept since an earlier trial, or others have changed it
+			return nil // it is kept since an earlier trial
 		}
 		if err := s.tree.Clean(name, true); err != nil {
 			return err
 		}
-		if err := s.tree.Keep(name); err != nil {
-			return err
-		}
+		return s.tree.Keep(name)
+	})
+	if err != nil {
+		return err
 	}
 	return s.standBy()
 }

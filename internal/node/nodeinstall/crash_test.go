@@ -7,6 +7,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path"
@@ -469,6 +470,9 @@ func crash(t *testing.T, s scenario, calls map[string]bool) {
 	})
 	t.Parallel()
 	s.failEach(t, operations, wanted)
+	if old != nil {
+		s.loseEach(t, operations, old)
+	}
 	if *crashEvery == 0 {
 		return
 	}
@@ -572,6 +576,55 @@ func (s scenario) failEach(t *testing.T, operations []operation, wanted map[stri
 	t.Logf("%d operations", len(operations))
 }
 
+// loseEach has the power lost before one operation after the other: nothing is written from then on.
+func (s scenario) loseEach(t *testing.T, operations []operation, old map[string]string) {
+	maps.DeleteFunc(old, func(name, _ string) bool { return strings.HasPrefix(name, path.Dir(stateDir)) })
+	for _, lost := range operations {
+		if t.Failed() {
+			return
+		}
+		run := s.copyTo(t, filepath.Join(t.TempDir(), "run"))
+		synctest.Test(t, func(t *testing.T) {
+			c, isLost := run.open(t), false
+			c.onOperation(func(o operation) error {
+				if isLost = isLost || o.nth == lost.nth && slices.Equal(o.calls, lost.calls); isLost {
+					return unix.EIO
+				}
+				return nil
+			})
+			if err := c.command(t.Context()); !isLost || !errors.Is(err, unix.EIO) {
+				t.Errorf("operation %d: %v", lost.count, err)
+			}
+			c.tree.Failing = nil
+			c.expectBoot(fmt.Sprintf("the power is lost at operation %d, number %d of %s", lost.count, lost.nth, lost.calls), old)
+		})
+		testkit.Must(t, os.RemoveAll(run.Dir))
+	}
+}
+
+// expectBoot expects that the unit, if it stands by, restores all files, and that the state says so.
+func (c *crashHost) expectBoot(when string, old map[string]string) {
+	c.t.Helper()
+	if _, err := os.Lstat(filepath.Join(c.dir, undoLink)); err != nil {
+		return
+	}
+	c.boot()
+	files := onlyFiles(c.installation())
+	delete(files, lockFile) // it does not outlive a boot
+	c.expect(when+", then a boot", files, onlyFiles(old))
+	before, after := c.desired()
+	for _, d := range []*Desired{before, after} {
+		if d == nil {
+			continue
+		}
+		plan, err := c.Status(*d)
+		testkit.Must(c.t, err)
+		if text := strings.Join(actions(plan), "\n"); strings.Contains(text, "another program") || d == before && text != "" {
+			c.t.Errorf("%s, then a boot: the plan is\n%s", when, text)
+		}
+	}
+}
+
 // aftermath expects that every command ends the disturbed work.
 func (s scenario) aftermath(t *testing.T, when string, bare, old, wanted map[string]string) {
 	before, after := s.desired()
@@ -602,6 +655,11 @@ func (s scenario) aftermath(t *testing.T, when string, bare, old, wanted map[str
 			c.expect(when, now, wanted)
 		}
 	})
+	if old != nil && strings.HasPrefix(when, "killed") {
+		next := s.copyTo(t, s.Dir+"boot")
+		synctest.Test(t, func(t *testing.T) { next.open(t).expectBoot(when, old) })
+		testkit.Must(t, os.RemoveAll(next.Dir))
+	}
 	type end struct {
 		name string
 		d    *Desired

@@ -214,7 +214,7 @@ func (s *state) clean() error {
 		needed = needed || s.Pending.Late[name] != nil
 		err = errors.Join(err, s.tree.Clean(name, !needed))
 	}
-	for _, name := range []string{stateFile, undoLink, undoFile, undoScript, undoState, undoRejected} {
+	for _, name := range []string{stateFile, undoLink, undoFile, undoScript, undoState, undoBoot, undoRejected} {
 		err = errors.Join(err, s.tree.Clean(name, false))
 	}
 	return errors.Join(err, dropUnnamed(s.tree))

@@ -1,6 +1,7 @@
 package nodeinstall
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"maps"
@@ -12,7 +13,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/pullpass/pullpass/internal/node/hostfs"
 	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
@@ -40,6 +40,13 @@ func (h *host) expectNothing() {
 func (h *host) installation() map[string]string {
 	files := h.files()
 	maps.DeleteFunc(files, func(name, _ string) bool { return strings.HasPrefix(name, path.Dir(stateDir)) })
+	return files
+}
+
+// onlyFiles leaves out directories: a boot does not remove those of the trial.
+func onlyFiles(files map[string]string) map[string]string {
+	files = maps.Clone(files)
+	maps.DeleteFunc(files, func(_, text string) bool { return text[0] == 'd' })
 	return files
 }
 
@@ -90,8 +97,7 @@ func TestARollBackRestoresTheOtherFiles(t *testing.T) {
 	})
 }
 
-// After a loss of power, the kubelet has its previous files, and the other files are those of the
-// trial. Every next command restores them, or needs them.
+// After a loss of power, all files are those of before the trial, without a next command.
 func TestTheOtherFilesAfterAPowerLoss(t *testing.T) {
 	for name, next := range map[string]func(t *testing.T, h *host, installed map[string]string){
 		"the same again": func(t *testing.T, h *host, _ map[string]string) {
@@ -110,9 +116,6 @@ func TestTheOtherFilesAfterAPowerLoss(t *testing.T) {
 		"a rejected one": func(t *testing.T, h *host, installed map[string]string) {
 			d := with(trial(), "1s")
 			h.reject(d)
-			// One file is restored already, and others have removed one.
-			testkit.Must(t, os.Rename(filepath.Join(h.dir, hostfs.Kept(hostsTOML)), filepath.Join(h.dir, hostsTOML)))
-			testkit.Remove(t, filepath.Join(h.dir, quayHosts))
 			restarts := h.kubelet.restarts
 			if _, err := h.Apply(t.Context(), d); !errors.Is(err, ErrRejected) || h.kubelet.restarts != restarts+1 {
 				t.Errorf("%d restarts, error %v", h.kubelet.restarts-restarts, err)
@@ -155,8 +158,12 @@ func TestTheOtherFilesAfterAPowerLoss(t *testing.T) {
 					t.Fatal("it was not interrupted")
 				}
 				h.boot()
-				if h.read(quayHosts) != "NEW HOSTS\n" || h.read(ownProvider) != testProvider {
-					t.Errorf("%v", h.installation())
+				h.expect("after the boot", onlyFiles(h.installation()), onlyFiles(installed))
+				for _, d := range []Desired{trial(), desired("v1.36.2")} {
+					plan := testkit.Value(h.Status(d))(t)
+					if text := strings.Join(actions(plan), "\n"); !plan.Pending || !plan.Restart || strings.Contains(text, "another program") || bytes.Equal(d.Plugin, []byte(testPlugin)) != (text == "") {
+						t.Errorf("%+v:\n%s", plan, text)
+					}
 				}
 				h.watcher = h
 				next(t, h, installed)
@@ -197,6 +204,27 @@ func TestHostsThatCannotBeRestored(t *testing.T) {
 		if _, err := h.Apply(t.Context(), trial()); !errors.Is(err, ErrRejected) || h.read(hostsTOML) != "NEW HOSTS\n" || h.read(ghcrCA) != "CA\n" || h.files()["/"+filepath.Dir(quayHosts)] != "" {
 			t.Errorf("error %v, %v", err, h.installation())
 		}
+		h.expectUninstalled()
+	})
+}
+
+// The unit leaves them alone at boot, too.
+func TestHostsThatCannotBeRestoredAtBoot(t *testing.T) {
+	onHost(t, "eks", func(t *testing.T, h *host) {
+		h.apply(desired("v1.36.2"))
+		h.put(hostsTOML, "of another owner")
+		h.watcher = lost{errors.New("the power is gone")}
+		if _, err := h.Apply(t.Context(), trial()); err == nil {
+			t.Fatal("it was not interrupted")
+		}
+		h.boot()
+		if h.read(hostsTOML) != "NEW HOSTS\n" || h.read(ghcrCA) != "CA\n" || h.read(eksPlugin) != testPlugin || h.files()["/"+quayHosts] != "" {
+			t.Errorf("%v", h.installation())
+		}
+		if text := strings.Join(actions(testkit.Value(h.Status(trial()))(t)), "\n"); strings.Contains(text, "another program") || strings.Contains(text, "ca.crt of ghcr.io") {
+			t.Error(text)
+		}
+		h.watcher = h
 		h.expectUninstalled()
 	})
 }
@@ -242,7 +270,6 @@ func TestATrialThatDoesNotBegin(t *testing.T) {
 				if fail(trial(), ownConfigDir+"/"); h.read(quayHosts) != "NEW HOSTS\n" {
 					t.Error(h.read(quayHosts))
 				}
-				h.boot()
 				next := trial()
 				next.Hosts["ghcr.io"] = []byte("NEWER HOSTS\n")
 				if fail(next, "/"+hostsTOML); h.read(hostsTOML) != "NEW HOSTS\n" {

@@ -22,6 +22,7 @@ const (
 	undoLink   = "/etc/systemd/system/multi-user.target.wants/" + undoUnit
 	undoScript = stateDir + "/undo"
 	undoState  = stateDir + "/state.before.json"
+	undoBoot   = stateDir + "/state.boot.json" // the state after undoScript
 
 	// undoRejected is the state after a roll-back that the kubelet caused. Like the other one, it
 	// is written in advance, because the disk may be full at that time.
@@ -40,7 +41,16 @@ func (s *state) standBy() error {
 	}
 	before, rejected := s.rolledBack(), s.rolledBack()
 	rejected.Rejected = append(slices.Clone(s.Rejected), s.Pending.Digest)
+	boot := s.rolledBack()
+	for name := range boot.Pending.Late {
+		boot.undoEntry(name)
+	}
+	boot.Pending.Late = nil
 	stateBefore, err := before.content()
+	if err != nil {
+		return err
+	}
+	stateBoot, err := boot.content()
 	if err != nil {
 		return err
 	}
@@ -54,10 +64,11 @@ func (s *state) standBy() error {
 	}{
 		{undoState, hostfs.NewFile(0o600, stateBefore)},
 		{undoRejected, hostfs.NewFile(0o600, stateRejected)},
+		{undoBoot, hostfs.NewFile(0o600, stateBoot)},
 		{undoScript, hostfs.NewFile(0o600, s.Pending.script())},
 		{undoFile, hostfs.NewFile(0o644, fmt.Appendf(nil, `# Written by pullpass node-install, which removes it when the kubelet is healthy.
 [Unit]
-Description=Pullpass: restore what the kubelet had before an unfinished restart
+Description=Pullpass: restore the files from before an unfinished restart of the kubelet
 ConditionPathExists=%s
 RequiresMountsFor=%s
 Before=%s
@@ -103,7 +114,7 @@ func (s *state) undone(name string, current *hostfs.File, forced bool) (next *ho
 }
 
 func (s *state) standDown() error {
-	for _, name := range []string{undoLink, undoFile, undoScript, undoRejected, undoState} {
+	for _, name := range []string{undoLink, undoFile, undoScript, undoRejected, undoBoot, undoState} {
 		if err := remove(s.tree, name); err != nil {
 			return err
 		}
@@ -144,54 +155,85 @@ func (s *state) restore(name string) error {
 	return s.tree.Clean(name, true)
 }
 
+func (s *state) isRestorable(name string) (bool, error) {
+	if s.Pending.before(name) == nil {
+		return true, nil
+	}
+	current, err := lookup(s.tree, name)
+	if err != nil {
+		return false, err
+	}
+	_, is, err := s.undone(name, current, true)
+	return is, err
+}
+
+// eachLate calls do for each file of Late that can be restored. It forgets the others.
+func (s *state) eachLate(do func(name string) error) error {
+	staying := map[string]bool{} // directories of files that cannot be restored
+	for _, name := range s.Pending.lateNames() {
+		dir := path.Dir(name)
+		is, err := s.isRestorable(name)
+		if err != nil {
+			return err
+		}
+		if !is || staying[dir] {
+			staying[dir] = true
+			delete(s.Pending.Late, name)
+			continue
+		}
+		if err := do(name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// lateNames returns the files of Late in the order in which they are restored: hosts.toml goes before
+// the CA that it names.
+func (p *pending) lateNames() []string {
+	names := slices.Sorted(maps.Keys(p.Late))
+	slices.Reverse(names)
+	return names
+}
+
+// undoEntry records that a file of Late is restored.
+func (s *state) undoEntry(name string) {
+	if before := s.Pending.Late[name]; before != nil {
+		s.Entries[name] = entry{Written: *before}
+	} else {
+		delete(s.Entries, name)
+	}
+}
+
 // endTrial restores the files that the kubelet does not read, after a roll-back. Until the kubelet is
 // restarted, it may send tokens that only the hosts.toml of the trial keeps from other hosts.
 func (s *state) endTrial() error {
 	if s.Pending == nil {
 		return nil
 	}
-	staying := map[string]bool{} // directories of files that cannot be restored
-	// hosts.toml goes before the CA that it names.
-	for _, name := range slices.Backward(slices.Sorted(maps.Keys(s.Pending.Late))) {
-		before, dir := s.Pending.Late[name], path.Dir(name)
-		current, err := lookup(s.tree, name)
-		if err != nil {
-			return err
-		}
-		_, is, err := s.undone(name, current, true)
-		if err != nil {
-			return err
-		}
-		if !is || staying[dir] {
-			staying[dir] = true
-			continue
-		}
+	return s.eachLate(func(name string) error {
 		if err := s.restore(name); err != nil {
 			return err
 		}
-		if before == nil {
-			delete(s.Entries, name)
-		} else {
-			s.Entries[name] = entry{Written: *before}
-		}
-	}
-	return nil
+		s.undoEntry(name)
+		return nil
+	})
 }
 
-// script does the same as rollBack, in a shell. The state comes last but for the unit itself, so
-// that the script can be repeated until then.
+// script does the same as rollBack and endTrial, in a shell: no kubelet runs that could send tokens.
+// The state comes last but for the unit itself, so that the script can be repeated until then.
 func (p *pending) script() []byte {
 	var b bytes.Buffer
 	b.WriteString("set -eu\n")
-	for _, name := range slices.Sorted(maps.Keys(p.Before)) {
+	for _, name := range append(slices.Sorted(maps.Keys(p.Before)), p.lateNames()...) {
 		to, kept := term.ShellWord(name), term.ShellWord(hostfs.Kept(name))
-		if p.Before[name] == nil {
+		if p.before(name) == nil {
 			fmt.Fprintf(&b, "rm -f %s %s\n", to, term.ShellWord(hostfs.Temporary(name)))
 			continue
 		}
-		// The second command is for two names of the same file (rename(2)).
-		fmt.Fprintf(&b, "if [ -e %s ] || [ -L %s ]; then mv -fT %s %s; fi\nrm -f %s %s\n", kept, kept, kept, to, kept, term.ShellWord(hostfs.Temporary(name)))
+		// mv refuses two names of the same file, which is one that was not changed yet.
+		fmt.Fprintf(&b, "if [ -e %s ] || [ -L %s ]; then rm -f %s; mv -T %s %s; fi\nrm -f %s\n", kept, kept, to, kept, to, term.ShellWord(hostfs.Temporary(name)))
 	}
-	fmt.Fprintf(&b, "sync\nmv -f %s %s\nrm -f %s %s %s %s\n", undoState, stateFile, undoLink, undoFile, undoScript, undoRejected)
+	fmt.Fprintf(&b, "sync\nmv -f %s %s\nrm -f %s %s %s %s %s\n", undoBoot, stateFile, undoLink, undoFile, undoScript, undoRejected, undoState)
 	return b.Bytes()
 }

@@ -405,20 +405,26 @@ func (h *host) boot() {
 // The names, modes and links of files are arbitrary.
 func TestUndoScript(t *testing.T) {
 	t.Parallel()
-	p := pending{Before: map[string]*version{
+	p := pending{Late: map[string]*version{
+		"/b/ca.crt":     nil,
+		"/b/hosts.toml": {Mode: 0o644, SHA256: "abc"},
+	}, Before: map[string]*version{
 		"/a/it's here":  nil,
 		"/a/$(link) x":  {Mode: fs.ModeSymlink | 0o777, UID: 1, GID: 2, Link: "-n `x`"},
 		"/a/file;x.yml": {Mode: 0o640 | fs.ModeSetuid | fs.ModeSticky, UID: 3, GID: 4, SHA256: "abc"},
 	}}
 	want := `set -eu
-if [ -e '/a/.$(link) x.pullpass-before' ] || [ -L '/a/.$(link) x.pullpass-before' ]; then mv -fT '/a/.$(link) x.pullpass-before' '/a/$(link) x'; fi
-rm -f '/a/.$(link) x.pullpass-before' '/a/.$(link) x.pullpass'
-if [ -e '/a/.file;x.yml.pullpass-before' ] || [ -L '/a/.file;x.yml.pullpass-before' ]; then mv -fT '/a/.file;x.yml.pullpass-before' '/a/file;x.yml'; fi
-rm -f '/a/.file;x.yml.pullpass-before' '/a/.file;x.yml.pullpass'
+if [ -e '/a/.$(link) x.pullpass-before' ] || [ -L '/a/.$(link) x.pullpass-before' ]; then rm -f '/a/$(link) x'; mv -T '/a/.$(link) x.pullpass-before' '/a/$(link) x'; fi
+rm -f '/a/.$(link) x.pullpass'
+if [ -e '/a/.file;x.yml.pullpass-before' ] || [ -L '/a/.file;x.yml.pullpass-before' ]; then rm -f '/a/file;x.yml'; mv -T '/a/.file;x.yml.pullpass-before' '/a/file;x.yml'; fi
+rm -f '/a/.file;x.yml.pullpass'
 rm -f '/a/it'\''s here' '/a/.it'\''s here.pullpass'
+if [ -e /b/.hosts.toml.pullpass-before ] || [ -L /b/.hosts.toml.pullpass-before ]; then rm -f /b/hosts.toml; mv -T /b/.hosts.toml.pullpass-before /b/hosts.toml; fi
+rm -f /b/.hosts.toml.pullpass
+rm -f /b/ca.crt /b/.ca.crt.pullpass
 sync
-mv -f /var/lib/pullpass/node-install/state.before.json /var/lib/pullpass/node-install/state.json
-rm -f /etc/systemd/system/multi-user.target.wants/pullpass-node-install-undo.service /etc/systemd/system/pullpass-node-install-undo.service /var/lib/pullpass/node-install/undo /var/lib/pullpass/node-install/state.rejected.json
+mv -f /var/lib/pullpass/node-install/state.boot.json /var/lib/pullpass/node-install/state.json
+rm -f /etc/systemd/system/multi-user.target.wants/pullpass-node-install-undo.service /etc/systemd/system/pullpass-node-install-undo.service /var/lib/pullpass/node-install/undo /var/lib/pullpass/node-install/state.rejected.json /var/lib/pullpass/node-install/state.before.json
 `
 	if got := string(p.script()); got != want {
 		t.Errorf("%s\nwant\n%s", got, want)
