@@ -29,6 +29,8 @@ var (
 	// configuration.
 	ErrStopped = errors.New("another program has stopped the kubelet; start it")
 
+	errUntested = errors.New("the kubelet has a configuration that was not tested; run the same command again, which restores the previous one first; a boot of the node restores it, too")
+
 	errNotRestarted = errors.New("the kubelet was not restarted, although it is due; run it again")
 )
 
@@ -94,7 +96,7 @@ func (i *Installer) Apply(ctx context.Context, d Desired) (plan *Plan, err error
 		if plan.Rejected {
 			digest = "" // the kubelet is not restarted with this configuration
 		}
-		if err := i.watch(ctx, digest); err != nil {
+		if err := i.watch(ctx, digest, plan.Changes); err != nil {
 			return plan, err
 		}
 	}
@@ -427,7 +429,7 @@ func (i *Installer) Uninstall(ctx context.Context) (changes []Change, err error)
 		return nil, err
 	}
 	if owed {
-		if err := i.watch(ctx, ""); err != nil {
+		if err := i.watch(ctx, "", nil); err != nil {
 			return changes, err
 		}
 	}
@@ -473,15 +475,48 @@ func (s *state) takeAway(restart bool) (changes []Change, err error) {
 	return changes, nil
 }
 
-// watch has the kubelet restarted, and returns the result.
-func (i *Installer) watch(ctx context.Context, digest string) error {
+// watch has the kubelet restarted, and returns the result. A watcher that was ended, such as for lack of
+// memory, is started once more: without it, nothing would roll back the changes.
+func (i *Installer) watch(ctx context.Context, digest string, changes []Change) error {
 	err := i.watcher.Watch(ctx)
 	s, stateErr := readState(i.tree)
+	if err != nil && stateErr == nil && s.isTrial() && ctx.Err() == nil {
+		err = i.watchAgain(ctx, changes, err)
+		s, stateErr = readState(i.tree)
+	}
 	switch {
 	case stateErr != nil:
 		return errors.Join(err, stateErr)
 	case slices.Contains(s.Rejected, digest) && !errors.Is(err, ErrRejected):
 		return errors.Join(ErrRejected, err)
+	case err != nil && s.isTrial() && ctx.Err() == nil:
+		return fmt.Errorf("%w; %w", errUntested, err)
 	}
 	return err
+}
+
+// watchAgain starts the watcher again if none runs, and the trial is as apply began it. A watcher that
+// was ended during its roll-back has restored files: a healthy kubelet would prove nothing then.
+func (i *Installer) watchAgain(ctx context.Context, changes []Change, failure error) error {
+	isAsBegun := true
+	err := alone(i.tree, func(*state) error {
+		for _, c := range changes {
+			if !c.Restart {
+				continue
+			}
+			now, err := lookup(i.tree, c.Path)
+			if err != nil {
+				return err
+			}
+			isAsBegun = isAsBegun && (Change{old: now, next: c.next}).isNone()
+		}
+		return nil
+	})
+	if err != nil || !isAsBegun {
+		return errors.Join(failure, err)
+	}
+	if err := i.watcher.Watch(ctx); err != nil {
+		return fmt.Errorf("%w; the watcher was started again: %w", failure, err)
+	}
+	return nil
 }

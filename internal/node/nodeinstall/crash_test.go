@@ -139,9 +139,13 @@ type crashHost struct {
 	*host
 	scenario
 	profile profile
+	watched int // how often
 }
 
-func (c *crashHost) Watch(ctx context.Context) error { return Watch(ctx, c.tree, c) }
+func (c *crashHost) Watch(ctx context.Context) error {
+	c.watched++
+	return Watch(ctx, c.tree, c)
+}
 
 // Restart makes the kubelet run with the current files, or not at all.
 func (c *crashHost) Restart(context.Context) error {
@@ -561,7 +565,9 @@ func (s scenario) failEach(t *testing.T, operations []operation, wanted map[stri
 			err := c.command(t.Context())
 			c.tree.Failing = nil
 			when := fmt.Sprintf("operation %d fails, number %d of %s", fails.count, fails.nth, fails.calls)
-			if !isDisturbed || !errors.Is(err, unix.EIO) {
+			if isResumed := err == nil && c.watched == 2; isResumed {
+				c.expectEnd(when, wanted)
+			} else if !isDisturbed || !errors.Is(err, unix.EIO) {
 				t.Errorf("%s (%t): %v", when, isDisturbed, err)
 			}
 			c.expectSafe(when)

@@ -259,13 +259,13 @@ func TestOutcomeOfAWatch(t *testing.T) {
 		digest     string
 		isRejected bool
 	}{{nil, "good", false}, {nil, "bad", true}, {lost, "good", false}, {lost, "bad", true}, {ErrRejected, "bad", true}, {ErrRejected, "good", true}} {
-		err := New(Config{Tree: tree, Watcher: outcome{test.err}}).watch(t.Context(), test.digest)
+		err := New(Config{Tree: tree, Watcher: outcome{test.err}}).watch(t.Context(), test.digest, nil)
 		if errors.Is(err, ErrRejected) != test.isRejected || test.err != nil && !errors.Is(err, test.err) || strings.Count(textOf(err), ErrRejected.Error()) > 1 {
 			t.Errorf("%v, %s: error %v", test.err, test.digest, err)
 		}
 	}
 	testkit.Must(t, os.WriteFile(filepath.Join(dir, stateFile), []byte("x"), 0o600))
-	if err := New(Config{Tree: tree, Watcher: outcome{lost}}).watch(t.Context(), "good"); !errors.Is(err, ErrState) || !errors.Is(err, lost) {
+	if err := New(Config{Tree: tree, Watcher: outcome{lost}}).watch(t.Context(), "good", nil); !errors.Is(err, ErrState) || !errors.Is(err, lost) {
 		t.Errorf("a damaged state: error %v", err)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"os"
 	"path"
@@ -353,4 +354,116 @@ func TestATrialThatHasSucceeded(t *testing.T) {
 		}
 		h.expectUninstalled()
 	})
+}
+
+// killed is a watcher that is killed at first: before it restarts the kubelet, while it watches it, or
+// during its roll-back.
+type killed struct {
+	*host
+	when  string
+	times int
+}
+
+var errKilled = errors.New("systemd-run on the host: exit status 1")
+
+func (k *killed) Watch(ctx context.Context) error {
+	if k.times--; k.times < 0 {
+		return k.host.Watch(ctx)
+	}
+	switch k.when {
+	case "watching":
+		testkit.Must(k.t, k.kubelet.Restart(ctx))
+	case "rolling back":
+		testkit.Must(k.t, k.kubelet.Restart(ctx))
+		k.tree.Failing = func(name string) error {
+			if name == undoRejected && k.read(ownProvider) == testProvider {
+				return unix.EIO
+			}
+			return nil
+		}
+		_ = k.host.Watch(ctx)
+		k.tree.Failing = nil
+	}
+	return errKilled
+}
+
+// A watcher that was killed is started once more, and goes on. Otherwise, the error says that the kubelet has an
+// untested configuration, which the next command ends.
+func TestAWatcherThatIsKilled(t *testing.T) {
+	for _, test := range []struct {
+		when      string
+		times     int
+		isSick    bool
+		want      error
+		isTrial   bool // after the command
+		installed bool
+	}{
+		{"starting", 1, false, nil, false, true},
+		{"watching", 1, false, nil, false, true},
+		{"starting", 1, true, ErrRejected, false, false},
+		{"watching", 1, true, ErrRejected, false, false},
+		{"starting", 2, true, errUntested, true, true},
+		{"watching", 2, false, errUntested, true, true},
+		{"rolling back", 1, true, errUntested, true, false},
+	} {
+		t.Run(fmt.Sprint(test.when, test.times, test.isSick), func(t *testing.T) {
+			onHost(t, "eks", func(t *testing.T, h *host) {
+				h.apply(desired("v1.36.2"))
+				installed := h.installation()
+				if test.isSick {
+					h.rejects("quay.io")
+				}
+				watcher := &killed{h, test.when, test.times}
+				h.watcher = watcher
+				if _, err := h.Apply(t.Context(), trial()); !errors.Is(err, test.want) || test.want != nil && !errors.Is(err, errKilled) {
+					t.Errorf("error %v", err)
+				}
+				if s := testkit.Value(readState(h.tree))(t); s.isTrial() != test.isTrial || strings.Contains(h.read(ownProvider), "quay.io") != test.installed {
+					t.Errorf("%+v, %s", s.Pending, h.read(ownProvider))
+				}
+				if test.isTrial && watcher.times > 0 {
+					t.Error("the watcher was not started again")
+				}
+				h.watcher = h
+				switch _, err := h.Apply(t.Context(), trial()); {
+				case test.isSick && !errors.Is(err, ErrRejected), !test.isSick && err != nil:
+					t.Errorf("error %v", err)
+				case test.isSick:
+					h.expect("after the roll-back", h.installation(), installed)
+				}
+				h.expectUninstalled()
+			})
+		})
+	}
+}
+
+// The pod of apply ends while the watcher goes on, and a watcher of an uninstall is not started again: the
+// kubelet has its files from before Pullpass.
+func TestAWatcherThatIsNotStartedAgain(t *testing.T) {
+	onHost(t, "eks", func(t *testing.T, h *host) {
+		ctx, end := context.WithCancel(t.Context())
+		watcher := &ending{killed{h, "starting", 2}, end}
+		h.watcher = watcher
+		if _, err := h.Apply(ctx, desired("v1.36.2")); !errors.Is(err, errKilled) || errors.Is(err, errUntested) || watcher.times != 1 {
+			t.Errorf("%d times, error %v", watcher.times, err)
+		}
+		h.watcher = h
+		h.apply(desired("v1.36.2"))
+		h.watcher = watcher
+		if _, err := h.Uninstall(t.Context()); !errors.Is(err, errKilled) || errors.Is(err, errUntested) || watcher.times != 0 {
+			t.Errorf("%d times, error %v", watcher.times, err)
+		}
+		h.watcher = h
+		h.expectUninstalled()
+	})
+}
+
+type ending struct {
+	killed
+	end func()
+}
+
+func (e *ending) Watch(ctx context.Context) error {
+	e.end()
+	return e.killed.Watch(ctx)
 }

@@ -160,6 +160,9 @@ func (s *state) validate() error {
 // owed reports whether the kubelet still has to be restarted.
 func (s *state) owed() bool { return s.Pending != nil && !s.Pending.Restarted }
 
+// isTrial reports whether the kubelet's files are those of an apply, and no watcher has judged them.
+func (s *state) isTrial() bool { return s.Pending != nil && len(s.Pending.Before) > 0 }
+
 // paths returns the paths of all entries in the order of their removal. The kubelet's flags come
 // first: they name files without which the kubelet would exit.
 func (s *state) paths() (flags []string) {
