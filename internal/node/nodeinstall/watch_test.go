@@ -393,10 +393,7 @@ func (h *host) boot() {
 			h.t.Errorf("%q is not in the unit\n%s", line, unit)
 		}
 	}
-	script := h.read(undoScript)
-	for _, top := range []string{" /etc/", " /var/", " /usr/"} {
-		script = strings.ReplaceAll(script, top, " "+h.dir+top[1:])
-	}
+	script := strings.ReplaceAll(h.read(undoScript), " /", " "+h.dir+"/")
 	if output, err := exec.Command("sh", "-c", script).CombinedOutput(); err != nil {
 		h.t.Fatalf("%v: %s\n%s", err, output, script)
 	}
