@@ -54,16 +54,25 @@ func broken(t *testing.T, h *host) {
 	}
 	h.saw("the power was gone while the kubelet was watched", "it started with what it had")
 	h.leave(t, bare)
+
+	// The watcher alone is killed, such as for lack of memory.
+	ended = h.tries(t, h.process(t))
+	testenv.Value(h.Run(t.Context(), "systemctl", "kill", "--signal=KILL", "pullpass-node-install.service"))(t)
+	if output := <-ended; !strings.Contains(output, "the kubelet did not come back with this configuration") {
+		t.Errorf("apply says %s", output)
+	}
+	h.saw("the watcher was killed", "another was started")
+	h.leave(t, bare)
 }
 
-// tries starts to install, and returns when the kubelet was restarted.
-func (h *host) tries(t *testing.T, process string) (ended chan struct{}) {
+// tries starts to install, and returns when the kubelet was restarted. The output follows.
+func (h *host) tries(t *testing.T, process string) (ended chan string) {
 	t.Helper()
 	args := append([]string{"apply"}, h.desired(t, registryName)...)
-	ended = make(chan struct{})
+	ended = make(chan string, 1)
 	go func() {
-		defer close(ended)
-		_, _ = h.install(context.WithoutCancel(t.Context()), args...) // its end is not waited for
+		output, _ := h.install(context.WithoutCancel(t.Context()), args...)
+		ended <- output
 	}()
 	testenv.Await(t, podLimit, "the kubelet is restarted", func() bool { return h.process(t) != process })
 	return ended
