@@ -10,6 +10,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/pullpass/pullpass/internal/exchange"
+	"github.com/pullpass/pullpass/internal/gateway"
+	"github.com/pullpass/pullpass/internal/refusal"
 	"github.com/pullpass/pullpass/internal/state"
 )
 
@@ -101,6 +104,17 @@ func (m *Metrics) Use(s Sources) {
 	// of a series that begins with it.
 	for _, cluster := range s.Clusters {
 		m.counters[legacyTokens].WithLabelValues(cluster)
+	}
+	for _, issuer := range slices.Concat(s.Clusters, s.Identities) {
+		for _, mode := range []exchange.ReplayMode{exchange.ReplayAudit, exchange.ReplayEnforce} {
+			m.counters[replays].WithLabelValues(issuer, string(mode), string(exchange.ReplayOtherCaller))
+		}
+	}
+	m.counters[trialDifferences].WithLabelValues("lost")
+	for _, upstream := range s.upstreamNames() {
+		for _, kind := range gateway.Kinds() {
+			m.counters[gatewayRequests].WithLabelValues(upstream, kind, string(exchange.ResultUnavailable), string(refusal.UpstreamRedirect))
+		}
 	}
 	for _, limit := range limitLabel.values {
 		m.counters[limited].WithLabelValues(limit)

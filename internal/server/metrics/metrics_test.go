@@ -16,6 +16,8 @@ import (
 	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/exchange/load"
 	"github.com/pullpass/pullpass/internal/exchange/nodeproof"
+	"github.com/pullpass/pullpass/internal/gateway"
+	"github.com/pullpass/pullpass/internal/gateway/upstream"
 	"github.com/pullpass/pullpass/internal/oidc"
 	"github.com/pullpass/pullpass/internal/policy"
 	"github.com/pullpass/pullpass/internal/registryauth/signing"
@@ -79,6 +81,29 @@ pullpass_exchanges_total{cluster="prod-us",grant_type="basic",reason="token_expi
 		if !strings.Contains(text, want+"\n") {
 			t.Errorf("no line %s in\n%s", want, text)
 		}
+	}
+}
+
+// An alert that one event raises sees it only if its series was there before: increase() needs two values.
+func TestSeriesOfAlertsBeginAtZero(t *testing.T) {
+	t.Parallel()
+	status := func() upstream.Status { return upstream.Status{} }
+	m := testMetrics(Sources{Identities: []string{"github"}, Upstreams: map[string]func() upstream.Status{"ghcr.io": status}})
+	var want []string
+	for _, issuer := range []string{"github", "prod-eu", "prod-us"} {
+		for _, mode := range []string{"audit", "enforce"} {
+			want = append(want, fmt.Sprintf(`pullpass_replays_total{cluster=%q,mode=%q,result="other_caller"} 0`, issuer, mode))
+		}
+	}
+	want = append(want, `pullpass_trial_differences_total{change="lost"} 0`)
+	for _, kind := range gateway.Kinds() {
+		want = append(want, fmt.Sprintf(`pullpass_gateway_requests_total{kind=%q,reason="upstream_redirect",result="unavailable",upstream="ghcr.io"} 0`, kind))
+	}
+	slices.Sort(want)
+	got := series(t, m, "pullpass_replays_total", "pullpass_trial_differences_total", "pullpass_gateway_requests_total")
+	slices.Sort(got)
+	if !slices.Equal(got, want) {
+		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
 }
 
