@@ -480,15 +480,25 @@ func (s *state) takeAway(restart bool) (changes []Change, err error) {
 func (i *Installer) watch(ctx context.Context, digest string, changes []Change) error {
 	err := i.watcher.Watch(ctx)
 	s, stateErr := readState(i.tree)
-	if err != nil && stateErr == nil && s.isTrial() && ctx.Err() == nil {
-		err = i.watchAgain(ctx, changes, err)
+	if err != nil && stateErr == nil && ctx.Err() == nil {
+		switch {
+		case s.isTrial():
+			err = i.watchAgain(ctx, changes, err)
+		case slices.Contains(s.Rejected, digest) && s.owed(): // only the restart with the previous files is due
+			err = i.watchAgain(ctx, nil, err)
+		}
 		s, stateErr = readState(i.tree)
 	}
 	switch {
 	case stateErr != nil:
 		return errors.Join(err, stateErr)
 	case slices.Contains(s.Rejected, digest) && !errors.Is(err, ErrRejected):
-		return errors.Join(ErrRejected, err)
+		return errors.Join(ErrRejected, err, alone(i.tree, func(s *state) error {
+			if s.owed() {
+				return nil
+			}
+			return s.settle() // for a second watcher, it was a restart like any other
+		}))
 	case err != nil && s.isTrial() && ctx.Err() == nil:
 		return fmt.Errorf("%w; %w", errUntested, err)
 	}

@@ -566,7 +566,8 @@ func (s scenario) failEach(t *testing.T, operations []operation, wanted map[stri
 			err := c.command(t.Context())
 			c.tree.Failing = nil
 			when := fmt.Sprintf("operation %d fails, number %d of %s", fails.count, fails.nth, fails.calls)
-			if isResumed := err == nil && c.watched == 2; isResumed {
+			isEnded := err == nil || s.isRejected() && errors.Is(err, ErrRejected)
+			if isResumed := isEnded && c.watched == 2; isResumed {
 				c.expectEnd(when, wanted)
 			} else if !isDisturbed || !errors.Is(err, unix.EIO) {
 				t.Errorf("%s (%t): %v", when, isDisturbed, err)

@@ -356,8 +356,8 @@ func TestATrialThatHasSucceeded(t *testing.T) {
 	})
 }
 
-// killed is a watcher that is killed at first: before it restarts the kubelet, while it watches it, or
-// during its roll-back.
+// killed is a watcher that is killed at first: before it restarts the kubelet, while it watches it,
+// during its roll-back, or while it watches the kubelet with its previous files.
 type killed struct {
 	*host
 	when  string
@@ -383,6 +383,11 @@ func (k *killed) Watch(ctx context.Context) error {
 		}
 		_ = k.host.Watch(ctx)
 		k.tree.Failing = nil
+	case "rolled back":
+		if !testkit.Value(readState(k.tree))(k.t).isTrial() {
+			break // it is killed again, before the restart
+		}
+		_ = watching{k.host, failingSecond{&k.kubelet, k.kubelet.restarts + 1, errKilled}}.Watch(ctx)
 	}
 	return errKilled
 }
@@ -405,6 +410,8 @@ func TestAWatcherThatIsKilled(t *testing.T) {
 		{"starting", 2, true, errUntested, true, true},
 		{"watching", 2, false, errUntested, true, true},
 		{"rolling back", 1, true, errUntested, true, false},
+		{"rolled back", 1, true, ErrRejected, false, false},
+		{"rolled back", 2, true, ErrRejected, false, false},
 	} {
 		t.Run(fmt.Sprint(test.when, test.times, test.isSick), func(t *testing.T) {
 			onHost(t, "eks", func(t *testing.T, h *host) {
@@ -415,8 +422,15 @@ func TestAWatcherThatIsKilled(t *testing.T) {
 				}
 				watcher := &killed{h, test.when, test.times}
 				h.watcher = watcher
-				if _, err := h.Apply(t.Context(), trial()); !errors.Is(err, test.want) || test.want != nil && !errors.Is(err, errKilled) {
+				if _, err := h.Apply(t.Context(), trial()); !errors.Is(err, test.want) || test.want != nil && test.when != "rolled back" && !errors.Is(err, errKilled) {
 					t.Errorf("error %v", err)
+				}
+				switch {
+				case test.when != "rolled back":
+				case test.times == 1:
+					h.expect("after the command", h.installation(), installed)
+				case h.read(quayHosts) != "NEW HOSTS\n": // the kubelet may still have the provider of the trial
+					t.Error("a file is restored before the kubelet has restarted")
 				}
 				if s := testkit.Value(readState(h.tree))(t); s.isTrial() != test.isTrial || strings.Contains(h.read(ownProvider), "quay.io") != test.installed {
 					t.Errorf("%+v, %s", s.Pending, h.read(ownProvider))
