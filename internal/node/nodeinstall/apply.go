@@ -518,7 +518,9 @@ func (i *Installer) watchAgain(ctx context.Context, changes []Change, failure er
 			if err != nil {
 				return err
 			}
-			isAsBegun = isAsBegun && (Change{old: now, next: c.next}).isNone()
+			if !(Change{old: now, next: c.next}).isNone() {
+				isAsBegun = false
+			}
 		}
 		return nil
 	})

@@ -451,6 +451,19 @@ func TestAWatcherThatIsKilled(t *testing.T) {
 	}
 }
 
+// A hosts.toml that goes after the restart is there still.
+func TestAWatcherThatIsKilledWithChangesAfterTheRestart(t *testing.T) {
+	onHost(t, "eks", func(t *testing.T, h *host) {
+		h.apply(trial())
+		h.watcher = &killed{h, "watching", 1}
+		if _, err := h.Apply(t.Context(), desired("v1.36.2")); err != nil || h.files()["/"+quayHosts] != "" {
+			t.Errorf("error %v", err)
+		}
+		h.watcher = h
+		h.expectUninstalled()
+	})
+}
+
 // The pod of apply ends while the watcher goes on, and a watcher of an uninstall is not started again: the
 // kubelet has its files from before Pullpass.
 func TestAWatcherThatIsNotStartedAgain(t *testing.T) {
