@@ -61,7 +61,7 @@ func (h *Handler) answerVersion(q *request) error {
 }
 
 // address builds the upstream's address from the parsed request, and returns the scopes that the
-// upstream requires.
+// upstream requires. Only here is it known whether a blob is mounted, so it notes that in the event.
 func (h *Handler) address(q *request) (*url.URL, []registryauth.Scope, error) {
 	t := &q.target
 	scopes := []registryauth.Scope{{Type: "repository", Name: t.repository, Actions: actionsFor(t.action)}}

@@ -157,7 +157,7 @@ func (s *state) restore(name string) error {
 
 func (s *state) isRestorable(name string) (bool, error) {
 	if s.Pending.before(name) == nil {
-		return true, nil
+		return true, nil // a file that the trial added need not be readable
 	}
 	current, err := lookup(s.tree, name)
 	if err != nil {
