@@ -25,7 +25,7 @@ func TestGatewayNodes(t *testing.T) {
 		s.publish(t, at, "acme/app")
 	}
 	s.publish(t, hubRegistry, "library/acmehello")
-	for _, repository := range []string{"acme/secret", "acme/model", "others/model", "acme/later", "acme/back", "acme/spegel"} { // what one pull brings, another does not ask for
+	for _, repository := range []string{"acme/secret", "acme/server", "acme/model", "others/model", "acme/later", "acme/back", "acme/spegel"} { // what one pull brings, another does not ask for
 		s.publish(t, usersRegistry, repository)
 	}
 	nodes := s.startGatewayNodes(t)

@@ -19,7 +19,7 @@ func testImageVolume(t *testing.T, w *work) {
 // The same through the gateway, with the names of before.
 func testGatewayImageVolume(t *testing.T, w *gatewayWork) {
 	const model = usersRegistry + "/acme/model"
-	w.testVolumes(t, usersRegistry+"/acme/app:v1", model+":v1", "repository:"+model+":pull", usersRegistry+"/others/model:v1")
+	w.testVolumes(t, usersRegistry+"/acme/server:v1", model+":v1", "repository:"+model+":pull", usersRegistry+"/others/model:v1")
 }
 
 func (w *work) testVolumes(t *testing.T, image, allowed, scope, refused string) {
