@@ -18,14 +18,14 @@ import (
 	"github.com/pullpass/pullpass/e2e/testenv"
 )
 
-// controller is a program whose webhooks the API server asks about each new pod. The names are those of its manifests.
+// controller is a program that reads the images of other pods. The names are those of its manifests.
 type controller struct {
 	name               string // of its program and its rule
 	program            func(testing.TB) string
 	namespace, account string
-	address            string                     // of its Service
-	port               string                     // that it serves
-	install            func(*testing.T, *readers) // what it needs beside its pod
+	address, port      string                                 // of its Service, and that it serves; none: it has no webhooks
+	install            func(*testing.T, *readers)             // what it needs beside its pod
+	verify             func(*testing.T, *readers, controller) // what it does, once it runs
 	args               []string
 	environment        string
 	policies, policy   string         // their collection, and one that verifies images
@@ -35,7 +35,7 @@ type controller struct {
 var controllers = []controller{
 	{
 		name: "policy-controller", program: programs.PolicyController, namespace: "cosign-system", account: "webhook",
-		address: "10.96.0.10", port: "8443", install: installPolicyController, args: []string{"--disable-tuf"},
+		address: "10.96.0.10", port: "8443", install: installPolicyController, verify: verifyAdmission, args: []string{"--disable-tuf"},
 		environment: `    - {name: SYSTEM_NAMESPACE, value: cosign-system}
     - {name: CONFIG_LOGGING_NAME, value: config-logging}
     - {name: METRICS_DOMAIN, value: sigstore.dev/policy}
@@ -45,23 +45,35 @@ var controllers = []controller{
 		labels: cluster.Object{"policy.sigstore.dev/include": "true"},
 	},
 	{
+		name: "kyverno-reports", program: programs.KyvernoReports, namespace: "kyverno", account: "kyverno-reports-controller",
+		install: installKyverno, verify: verifyReports, args: kyvernoArgs, environment: kyvernoEnvironment("kyverno-reports-controller"),
+		policies: kyvernoPolicies, policy: kyvernoPolicy,
+	},
+	{
 		// The last: it checks the pods of all namespaces.
 		name: "kyverno-controller", program: programs.KyvernoController, namespace: "kyverno", account: "kyverno-admission-controller",
-		address: "10.96.0.11", port: "9443", install: installKyverno,
-		args: []string{
+		address: "10.96.0.11", port: "9443", install: installKyverno, verify: verifyAdmission,
+		args: append([]string{
 			"--caSecretName=kyverno-svc.kyverno.svc.kyverno-tls-ca", "--tlsSecretName=kyverno-svc.kyverno.svc.kyverno-tls-pair",
-			"--registryCredentialHelpers=default,google,amazon,azure,github", // as its chart has it
-			"--controllerRuntimeMetricsAddress=0",                            // policy-controller has port 8080
-		},
-		environment: `    - {name: KYVERNO_NAMESPACE, value: kyverno}
-    - {name: KYVERNO_SERVICEACCOUNT_NAME, value: kyverno-admission-controller}
-    - {name: KYVERNO_DEPLOYMENT, value: kyverno-admission-controller}
+			"--controllerRuntimeMetricsAddress=0", // policy-controller has port 8080
+		}, kyvernoArgs...),
+		environment: kyvernoEnvironment("kyverno-admission-controller"),
+		policies:    kyvernoPolicies, policy: kyvernoPolicy,
+	},
+}
+
+const kyvernoPolicies = "/apis/kyverno.io/v1/clusterpolicies"
+
+var kyvernoArgs = []string{"--registryCredentialHelpers=default,google,amazon,azure,github"} // as its chart has it
+
+func kyvernoEnvironment(account string) string {
+	return `    - {name: KYVERNO_NAMESPACE, value: kyverno}
+    - {name: KYVERNO_SERVICEACCOUNT_NAME, value: ` + account + `}
+    - {name: KYVERNO_DEPLOYMENT, value: ` + account + `}
     - {name: KYVERNO_POD_NAME, value: scanner}
     - {name: INIT_CONFIG, value: kyverno}
     - {name: METRICS_CONFIG, value: kyverno-metrics}
-`,
-		policies: "/apis/kyverno.io/v1/clusterpolicies", policy: kyvernoPolicy,
-	},
+`
 }
 
 // kyvernoManifest stands in for Kyverno's chart, which needs charts of other repositories. No controller serves the Deployment here, but
@@ -75,11 +87,17 @@ apiVersion: v1
 kind: ServiceAccount
 metadata: {name: kyverno-admission-controller, namespace: kyverno}
 ---
+apiVersion: v1
+kind: ServiceAccount
+metadata: {name: kyverno-reports-controller, namespace: kyverno}
+---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRoleBinding
 metadata: {name: kyverno}
 roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: cluster-admin}
-subjects: [{kind: ServiceAccount, name: kyverno-admission-controller, namespace: kyverno}]
+subjects:
+- {kind: ServiceAccount, name: kyverno-admission-controller, namespace: kyverno}
+- {kind: ServiceAccount, name: kyverno-reports-controller, namespace: kyverno}
 ---
 apiVersion: v1
 kind: ConfigMap
@@ -105,8 +123,8 @@ spec:
 `
 
 func installKyverno(t *testing.T, r *readers) {
-	r.Kubectl(t, "", "create", "--recursive", "-f", programs.KyvernoCRDs(t))
-	r.Kubectl(t, kyvernoManifest, "create", "-f", "-")
+	r.Kubectl(t, "", "apply", "--server-side", "--recursive", "-f", programs.KyvernoCRDs(t))
+	r.Kubectl(t, kyvernoManifest, "apply", "--server-side", "-f", "-")
 }
 
 func installPolicyController(t *testing.T, r *readers) {
@@ -134,9 +152,10 @@ func controllerRules() (rules string) {
 // token.
 func (r *readers) testController(t *testing.T, c controller) {
 	c.install(t, r)
-	// No kube-proxy runs here.
-	testenv.Must(t, exec.CommandContext(t.Context(), "ip", "address", "add", c.address+"/32", "dev", "lo").Run())
-	relay.Start(t, c.address+":443", "127.0.0.1:"+c.port)
+	if c.address != "" { // no kube-proxy runs here
+		testenv.Must(t, exec.CommandContext(t.Context(), "ip", "address", "add", c.address+"/32", "dev", "lo").Run())
+		relay.Start(t, c.address+":443", "127.0.0.1:"+c.port)
+	}
 	r.push(t, readerNamespace, c.name, r.image(t, reader{name: c.name, program: c.program}))
 	manifest := testenv.Replace(t, r.running(t, r.manifest, c.name, c.args, c.environment), "serviceAccountName: scanner", "serviceAccountName: "+c.account)
 	r.Kubectl(t, strings.ReplaceAll(manifest, "namespace: "+readerNamespace, "namespace: "+c.namespace), "create", "-f", "-")
@@ -144,6 +163,17 @@ func (r *readers) testController(t *testing.T, c controller) {
 	var policy cluster.Object
 	testenv.Must(t, yaml.Unmarshal(r.withKey(t, c.policy), &policy))
 	r.post(t, c, c.policies, policy, "")
+	c.verify(t, r, c)
+	if e := r.asController(t, c, billing); e.Reason != "scope_not_granted" || len(e.Granted) > 0 {
+		t.Errorf("%+v", e)
+	}
+	if e := r.asController(t, c, team); e.Result != "granted" || e.Rule != c.name {
+		t.Errorf("%+v", e)
+	}
+}
+
+// verifyAdmission creates pods that the controller lets the API server accept and refuse.
+func verifyAdmission(t *testing.T, r *readers, c controller) {
 	guarded := "guarded-by-" + c.name
 	r.CreateNamespace(t, guarded, c.labels)
 	pods := "/api/v1/namespaces/" + guarded + "/pods"
@@ -151,13 +181,23 @@ func (r *readers) testController(t *testing.T, c controller) {
 	// registers its webhook for pods some time after the policy was created.
 	digest := testenv.Value(node.Image(t, billing).Digest())(t).String()
 	t.Log(r.post(t, c, pods+"?dryRun=All", podWith(billing+"/web@"+digest), "UNAUTHORIZED: authentication required"))
-	if e := r.asController(t, c, billing); e.Reason != "scope_not_granted" || len(e.Granted) > 0 {
-		t.Errorf("%+v", e)
-	}
 	r.post(t, c, pods, podWith(team+"/web:rc"), "")
-	if e := r.asController(t, c, team); e.Result != "granted" || e.Rule != c.name {
-		t.Errorf("%+v", e)
+}
+
+// verifyReports has Kyverno's reports controller scan pods that exist. It ends the controller and its policy, since the next has its names.
+func verifyReports(t *testing.T, r *readers, c controller) {
+	for image, want := range map[string]string{team: "result:pass", billing: "UNAUTHORIZED: authentication required"} {
+		namespace := "scanned-" + image
+		r.CreateNamespace(t, namespace, nil)
+		r.post(t, c, "/api/v1/namespaces/"+namespace+"/pods", podWith(image+"/web:rc"), "")
+		var reports string
+		testenv.Await(t, podLimit, "a report with "+want, func() bool {
+			reports = fmt.Sprint(r.Get(t, "/apis/wgpolicyk8s.io/v1alpha2/namespaces/"+namespace+"/policyreports")["items"])
+			return strings.Contains(reports, want)
+		})
+		t.Log(reports)
 	}
+	r.Kubectl(t, "", "delete", "pod/scanner", "clusterpolicy/signed", "--namespace="+c.namespace)
 }
 
 // post sends an object until the API server accepts it or, if there is a message, until the error has it. It returns the error.

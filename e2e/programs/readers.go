@@ -33,6 +33,12 @@ func KyvernoController(t testing.TB) string {
 	return tool{module: "readers/kyverno", pkg: "github.com/kyverno/kyverno/cmd/kyverno"}.build(t)
 }
 
+// KyvernoReports is Kyverno's reports controller, which verifies the images of pods that exist.
+func KyvernoReports(t testing.TB) string {
+	t.Helper()
+	return tool{module: "readers/kyverno", pkg: "github.com/kyverno/kyverno/cmd/reports-controller"}.build(t)
+}
+
 // KyvernoCRDs is the directory of its CustomResourceDefinitions.
 func KyvernoCRDs(t testing.TB) string {
 	t.Helper()

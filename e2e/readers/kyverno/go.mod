@@ -5,6 +5,7 @@ go 1.26.8
 tool (
 	github.com/kyverno/kyverno/cmd/cli/kubectl-kyverno
 	github.com/kyverno/kyverno/cmd/kyverno
+	github.com/kyverno/kyverno/cmd/reports-controller
 )
 
 require (
