@@ -27,7 +27,7 @@ func (p *Policy) decide(subject Subject, service string, requested []registryaut
 		d.Scopes = make([]ScopeDecision, len(requested))
 	}
 	if d.DeniedBy != "" {
-		d.UnjudgedDenials = nil
+		d.UnjudgedDenials, d.DenialsOfNodes = nil, nil
 		reason, remedy := "the deny rule "+d.DeniedBy+" refuses "+who(subject), DenialRemedy(d.DeniedBy)
 		if doubt != "" {
 			reason += ", because its condition cannot be judged: " + doubt
@@ -83,8 +83,11 @@ func (p *Policy) denies(own *ruleSet, a *subjects.Asker, d *Decision, trace *Tra
 		switch {
 		case matched && d.DeniedBy == "":
 			d.DeniedBy, doubt = r.name, a.Doubt
-		case !matched && a.NeedsToken:
+		case !matched && (a.NeedsNode || a.NeedsToken):
 			d.UnjudgedDenials = append(d.UnjudgedDenials, r.name)
+			if !a.NeedsToken {
+				d.DenialsOfNodes = append(d.DenialsOfNodes, r.name)
+			}
 		}
 		return matched
 	}
@@ -115,7 +118,7 @@ func (p *Policy) denies(own *ruleSet, a *subjects.Asker, d *Decision, trace *Tra
 // evaluated: such a rule grants nothing, and the reason of a refusal mentions it.
 func (e *evaluation) matches(r *rule, a *subjects.Asker, mismatches *[]string) bool {
 	ok := a.MatchAny(r.subjects, mismatches)
-	if !ok && a.NeedsToken {
+	if !ok && (a.NeedsNode || a.NeedsToken) {
 		e.unjudged = append(e.unjudged, r)
 	}
 	if !ok && a.Doubt != "" && e.doubt == "" {
@@ -181,7 +184,7 @@ type evaluation struct {
 	absence string  // noRuleApplies, derived once
 	doubt   string  // of the first rule whose condition could not be evaluated
 
-	unjudged []*rule // whose condition only a token decides
+	unjudged []*rule // only a token decides whether they match
 }
 
 // asked holds the requests of the ServiceAccount in one annotation.
@@ -261,7 +264,7 @@ func (e *evaluation) explainMissing(decisions []ScopeDecision, isWhole bool) {
 		q := newQuestion(d.Requested)
 		missing := action.Of(d.Granted).Missing(q.actions)
 		if d.Unjudged = e.unjudgedFor(q, missing); d.Unjudged != nil {
-			d.Reason = term.Shorten(fmt.Sprintf("%s may be allowed to %s: only a token decides the condition of rule %s", what(q, missing), who(e.subject), shorten(d.Unjudged)), maxReasonBytes)
+			d.Reason = term.Shorten(fmt.Sprintf("%s may be allowed to %s: only a token decides whether rule %s matches", what(q, missing), who(e.subject), shorten(d.Unjudged)), maxReasonBytes)
 			d.Remedy = "use pullpass explain with the token of a pod"
 			continue
 		}
@@ -271,7 +274,7 @@ func (e *evaluation) explainMissing(decisions []ScopeDecision, isWhole bool) {
 	}
 }
 
-// unjudgedFor returns the rules that would allow missing actions if their conditions were true.
+// unjudgedFor returns the rules that would allow missing actions if they matched.
 func (e *evaluation) unjudgedFor(q question, missing action.Set) []string {
 	var all []*rule
 	for _, r := range e.unjudged {

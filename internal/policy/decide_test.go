@@ -102,18 +102,24 @@ kind: AccessPolicy
 rules:
 - {name: plain, subjects: [{namespaces: [a]}], allow: [{repositories: ["a/**"], actions: [pull]}]}
 - {name: by-node, subjects: [{condition: 'kubernetes.node == "n"'}], allow: [{repositories: ["gpu/**"], actions: [pull]}]}
+- {name: by-nodes, subjects: [{nodes: ["n-*"]}], allow: [{repositories: ["arm/**"], actions: [pull]}]}
 - {name: elsewhere, subjects: [{condition: 'kubernetes.node == "n"'}], services: [other], allow: [{repositories: ["gpu/**"], actions: [pull]}]}
 deny:
 - {name: by-token, subjects: [{condition: 'claims.jti == "x"'}]}
+- {name: by-nodes-too, subjects: [{namespaces: [a], nodes: [bad]}]}
+- {name: other-nodes, subjects: [{namespaces: [other], nodes: [bad]}]}
+- {name: one-token, subjects: [{tokenIDs: [t]}]}
 - {name: gone, subjects: [{serviceAccounts: [gone]}]}
 `)}))(t)
+	const denials = "[by-token by-nodes-too] [by-nodes-too] "
 	for text, want := range map[string]string{
-		"web a/x:pull":        "[by-token] [by-node] [pull] []",
-		"web gpu/x:pull":      "[by-token] [by-node] [] [by-node]",
-		"web gpu/x:pull,push": "[by-token] [by-node] [] [by-node]",
-		"web gpu/x:push":      "[by-token] [by-node] [] [] edit",
-		"web b/x:pull":        "[by-token] [by-node] [] [] edit",
-		"gone a/x:pull":       "[] [] [] []",
+		"web a/x:pull":        denials + "[by-node by-nodes] [pull] []",
+		"web gpu/x:pull":      denials + "[by-node by-nodes] [] [by-node]",
+		"web gpu/x:pull,push": denials + "[by-node by-nodes] [] [by-node]",
+		"web gpu/x:push":      denials + "[by-node by-nodes] [] [] edit",
+		"web arm/x:pull":      denials + "[by-node by-nodes] [] [by-nodes]",
+		"web b/x:pull":        denials + "[by-node by-nodes] [] [] edit",
+		"gone a/x:pull":       "[] [] [] [] []",
 	} {
 		account, scope, _ := strings.Cut(text, " ")
 		requested := testkit.Value(registryauth.ParseScopes([]string{"repository:" + scope}))(t)
@@ -122,11 +128,11 @@ deny:
 		explained, trace := p.Explain(subject, "s", requested)
 		for _, d := range []Decision{decided, explained} {
 			s := d.Scopes[0]
-			got := fmt.Sprint(d.UnjudgedDenials, " ", d.UnjudgedRules, " ", s.Granted, " ", s.Unjudged)
+			got := fmt.Sprint(d.UnjudgedDenials, " ", d.DenialsOfNodes, " ", d.UnjudgedRules, " ", s.Granted, " ", s.Unjudged)
 			if trace.Edit != nil {
 				got += " edit"
 			}
-			if got != want || (s.Unjudged != nil) != strings.Contains(s.Reason, "only a token decides the condition of rule by-node") {
+			if got != want || (s.Unjudged != nil) != strings.Contains(s.Reason, "only a token decides whether rule by-node") {
 				t.Errorf("%s: %s, want %s; %s", text, got, want, s.Reason)
 			}
 		}

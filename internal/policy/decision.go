@@ -31,8 +31,8 @@ type Decision struct {
 	Scopes   []ScopeDecision // one for each requested scope, in the order asked
 
 	// Of a subject with NoToken: the denials and rules that do not count because only a token
-	// decides their conditions.
-	UnjudgedDenials, UnjudgedRules []string
+	// decides whether they match, and those of the denials for which its node does.
+	UnjudgedDenials, UnjudgedRules, DenialsOfNodes []string
 
 	steps int // comparisons, also for the reasons
 }

@@ -270,14 +270,15 @@ func (j *judge) one(service string, o *kube.PolicyObject, account *knownAccount,
 	v, decision := j.byName(service, o, account, asked, spent)
 	decides := ""
 	if v.extent != policyobjects.None {
-		if decision.UnjudgedDenials != nil {
-			decides = "deny rule " + decision.UnjudgedDenials[0]
+		// A denial of one node would leave no status known.
+		if i := slices.IndexFunc(decision.UnjudgedDenials, func(denial string) bool { return !slices.Contains(decision.DenialsOfNodes, denial) }); i >= 0 {
+			decides = "deny rule " + decision.UnjudgedDenials[i]
 		}
 	} else if i := slices.IndexFunc(decision.UnjudgedRules, func(rule string) bool { return j.mayAllow(rule, asked, account) }); i >= 0 {
 		decides = "rule " + decision.UnjudgedRules[i]
 	}
 	if decides != "" {
-		v.extent, v.reason, v.remedy = policyobjects.Unknown, "only a token decides the condition of "+decides, "use pullpass explain with the token of a pod"
+		v.extent, v.reason, v.remedy = policyobjects.Unknown, "only a token decides whether "+decides+" matches", "use pullpass explain with the token of a pod"
 	}
 	return v
 }

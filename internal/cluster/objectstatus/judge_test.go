@@ -26,8 +26,10 @@ rules:
 - {name: ceiling, subjects: [{namespaces: [team-a]}], requests: true, allow: [{repositories: ["{namespace}/**", "shared/*", "*/tools", "tree/**/leaf", "flat/*"], actions: [pull]}]}
 - {name: public, subjects: [{namespaces: [team-a]}], services: [other.example.com], allow: [{repositories: ["public/**"], actions: [pull]}]}
 - {name: only-cd, subjects: [{namespaces: [team-a], serviceAccounts: [cd]}], requests: true, allow: [{repositories: ["cd/**"], actions: [pull, push]}]}
+- {name: on-arm, subjects: [{serviceAccounts: [gpu], nodes: ["arm-*"]}], requests: true, allow: [{repositories: ["arm/**"], actions: [pull]}]}
 - {name: on-gpu, subjects: [{serviceAccounts: [gpu], condition: 'kubernetes.node.startsWith("gpu")'}], requests: true, allow: [{repositories: ["gpu/**"], actions: [pull]}]}
 deny:
+- {name: one-node, subjects: [{namespaces: ["*"], nodes: [node-7]}]}
 - {name: bad-node, subjects: [{serviceAccounts: [tested], condition: 'kubernetes.node.startsWith("bad")'}]}
 - {name: gone, subjects: [{namespaces: [team-a], serviceAccounts: [old]}]}
 `
@@ -108,10 +110,11 @@ func TestExtents(t *testing.T) {
 		{what: "it cannot be told", repository: "*-x/web", within: []string{"y-*/web"}, want: "None"},
 		{what: "it cannot be told of this", repository: "shared/a*", within: []string{"shared/*b"}, want: "Unknown", reason: "the patterns alone do not tell", remedy: "pullpass explain"},
 		{what: "denied", accounts: "old", repository: "team-a/web", want: "None", reason: "the deny rule gone refuses one/team-a/old"},
-		{what: "denied by a node", accounts: "tested", repository: "team-a/web", want: "Unknown ceiling", reason: "only a token decides the condition of deny rule bad-node", remedy: "use pullpass explain with the token"},
+		{what: "denied by a node", accounts: "tested", repository: "team-a/web", want: "Unknown ceiling", reason: "only a token decides whether deny rule bad-node matches", remedy: "use pullpass explain with the token"},
 		{what: "not granted on any node", accounts: "tested", repository: "team-b/web", want: "None", reason: "no rule for one/team-a/tested allows pull on team-b/web"},
-		{what: "granted by a node", accounts: "gpu", repository: "gpu/x", want: "Unknown", reason: "only a token decides the condition of rule on-gpu"},
-		{what: "a pattern, granted by a node", accounts: "gpu", repository: "gpu/x/**", want: "Unknown", reason: "only a token decides the condition of rule on-gpu"},
+		{what: "granted by a node", accounts: "gpu", repository: "gpu/x", want: "Unknown", reason: "only a token decides whether rule on-gpu matches"},
+		{what: "granted on some nodes", accounts: "gpu", repository: "arm/x", want: "Unknown", reason: "only a token decides whether rule on-arm matches"},
+		{what: "a pattern, granted by a node", accounts: "gpu", repository: "gpu/x/**", want: "Unknown", reason: "only a token decides whether rule on-gpu matches"},
 		{what: "not by that rule", accounts: "gpu", repository: "team-b/web", want: "None", reason: "no rule for one/team-a/gpu"},
 		{what: "no account", accounts: "absent", repository: "team-a/web", want: "None", reason: "there is no ServiceAccount absent in the namespace team-a", remedy: "correct the name"},
 		{what: "for some", accounts: "web,absent,old", repository: "team-a/web", want: "Part ceiling", reason: "there is no ServiceAccount absent in the namespace team-a (and so for 1 more ServiceAccounts)"},

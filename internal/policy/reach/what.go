@@ -26,7 +26,7 @@ type Service struct {
 	Service  string        `json:"service"`
 	DeniedBy string        `json:"deniedBy,omitempty"` // the denial that refuses the ServiceAccount; then nothing is reachable
 	Rules    []ReachedRule `json:"rules"`              // those that apply
-	Unjudged []string      `json:"unjudged,omitempty"` // denials and rules that Rules ignores, because only a token decides their conditions
+	Unjudged []string      `json:"unjudged,omitempty"` // denials and rules that Rules ignores, because only a token decides whether they match
 	Closed   []Closed      `json:"closed,omitempty"`
 }
 

@@ -84,7 +84,7 @@ type Cluster struct {
 	Unknown         string           `json:"unknown,omitempty"` // why its ServiceAccounts are not known
 	ServiceAccounts int              `json:"serviceAccounts"`   // the number of known ones
 	Granted         []GrantedAccount `json:"granted"`           // by namespace and name
-	// Unjudged are denials and rules that Granted ignores, because only a token decides their conditions.
+	// Unjudged are denials and rules that Granted ignores, because only a token decides whether they match.
 	Unjudged []string `json:"unjudged,omitempty"`
 }
 

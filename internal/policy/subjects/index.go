@@ -23,6 +23,8 @@ type Index struct {
 	isEmpty bool        // all lists are in rest
 	crowds  map[int]int // the number of filed lists to compare, by position
 
+	byNode []int // the lists that are filed by nodes
+
 	// claimed holds the lists that are filed by a claim. All of them are compared if comparing them
 	// has a cost (Asker.spent). That cost is computed with mostValues, the most values of any of
 	// their claims.
@@ -137,6 +139,9 @@ func (x *Index) file(list List, shared map[text]int) {
 		return
 	}
 	x.crowds[list.Position] = crowd
+	if slices.ContainsFunc(under, func(t text) bool { return t.field == nodes }) {
+		x.byNode = append(x.byNode, list.Position)
+	}
 	for _, t := range under {
 		at := x.drawer(t)
 		if before := at[t.text]; len(before) == 0 || before[len(before)-1] != list.Position {
@@ -260,7 +265,11 @@ func (x *Index) Find(a *Asker, buffer []int) Candidates {
 	}
 	found := x.fixed[namespaces].look(buffer[:0], id.Kubernetes.Namespace)
 	found = x.fixed[serviceAccounts].look(found, id.Kubernetes.ServiceAccount.Name)
-	found = x.fixed[nodes].look(found, id.Kubernetes.Node.Name)
+	if a.NoToken {
+		found = append(found, x.byNode...)
+	} else {
+		found = x.fixed[nodes].look(found, id.Kubernetes.Node.Name)
+	}
 	found = x.fixed[clusters].look(found, id.Cluster)
 	found = x.fixed[tokenIDs].look(found, id.TokenID)
 	if x.labels != nil {

@@ -38,17 +38,19 @@ type Asker struct {
 	NamespaceLabels map[string]string // nil: not known
 	Service         string
 	// NoToken is set if the identity is the name of a ServiceAccount, and not that of a token. Its
-	// node and token id are unknown then, and not absent. A condition without a result that reads
-	// them matches neither in a rule nor in a denial, like the fields nodes and tokenIDs.
+	// node and token id are unknown then, and not absent. The fields nodes and tokenIDs match neither
+	// in a rule nor in a denial then, and a condition without a result that reads them does not.
 	NoToken bool
-	// NeedsToken is set if the subjects compared last have such a condition.
-	NeedsToken bool
+	// NeedsNode and NeedsToken are set if only nodes or such a condition decide whether the subjects
+	// compared last match. Denials that name token ids, which are for few tokens, set neither.
+	NeedsNode, NeedsToken bool
 	// Doubt says why a condition of the subjects compared last could not be evaluated; empty: all
 	// could.
 	Doubt string
 	// spent is the cost of conditions and claims so far, in CEL's units. unserved is the cost of
 	// those of rules for other services, which only traces show.
 	spent, unserved uint64
+	undecided       bool // only a token decides the field that mismatch returned
 }
 
 // maxSpent bounds the cost of conditions and claims for one request. Each one is bounded, but there
@@ -72,6 +74,7 @@ func (a *Asker) mayCompare() bool {
 // mismatch names the first field that does not match, or is empty. Expensive fields come last.
 func (m *Match) mismatch(a *Asker) string {
 	id := a.Identity
+	anyNode := a.NoToken && id.Kubernetes.Node.Name == ""
 	switch {
 	case !m.matchKind(id):
 		return "identities"
@@ -83,7 +86,7 @@ func (m *Match) mismatch(a *Asker) string {
 		return "namespaceSelector"
 	case !MatchGlobs(m.ServiceAccounts, id.Kubernetes.ServiceAccount.Name):
 		return "serviceAccounts"
-	case !MatchGlobs(m.Nodes, id.Kubernetes.Node.Name), m.Nodes != nil && !m.Denies && id.Kubernetes.Node.UID == "":
+	case !anyNode && (!MatchGlobs(m.Nodes, id.Kubernetes.Node.Name) || m.Nodes != nil && !m.Denies && id.Kubernetes.Node.UID == ""):
 		return "nodes"
 	case m.TokenIDs != nil && !slices.Contains(m.TokenIDs, id.TokenID):
 		return "tokenIDs"
@@ -95,6 +98,10 @@ func (m *Match) mismatch(a *Asker) string {
 	}
 	if m.Condition != nil && !m.holds(a) {
 		return "condition"
+	}
+	if anyNode && m.Nodes != nil {
+		a.undecided = true
+		return "nodes"
 	}
 	return ""
 }
@@ -137,7 +144,7 @@ func (m *Match) holds(a *Asker) bool {
 	}, &a.spent)
 	switch {
 	case err != nil && a.NoToken && m.Condition.ReadsToken():
-		a.NeedsToken = true
+		a.undecided = true
 		return false
 	case err != nil:
 		a.Doubt = term.Shorten(err.Error(), maxDoubtBytes)
@@ -187,27 +194,28 @@ func MatchGlobs(globs []string, value string) bool {
 // MatchAny reports whether one of the subjects matches. An anonymous caller matches no subject. If
 // mismatches is not nil, MatchAny appends the differing field for each subject that does not match.
 func (a *Asker) MatchAny(matches []Match, mismatches *[]string) bool {
-	a.Doubt, a.NeedsToken = "", false
+	a.Doubt, a.NeedsNode, a.NeedsToken = "", false, false
 	if a.Identity == nil {
 		return false
 	}
 	for i := range matches {
-		before, neededToken := a.Doubt, a.NeedsToken
-		a.NeedsToken = false
+		before := a.Doubt
+		a.undecided = false
 		field := matches[i].mismatch(a)
 		if field == "" {
 			return true
 		}
+		a.NeedsNode = a.NeedsNode || a.undecided && field == "nodes"
+		a.NeedsToken = a.NeedsToken || a.undecided && field != "nodes"
 		if mismatches != nil {
 			switch {
 			case a.Doubt != before:
 				field += ", which cannot be judged: " + a.Doubt
-			case a.NeedsToken:
+			case a.undecided:
 				field += ", which cannot be judged without a token"
 			}
 			*mismatches = append(*mismatches, field)
 		}
-		a.NeedsToken = a.NeedsToken || neededToken
 	}
 	return false
 }

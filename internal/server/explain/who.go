@@ -233,7 +233,7 @@ func WriteWho(w io.Writer, a *reach.Who) error {
 // unjudged names the denials and rules that the answer ignores.
 func (p *printer) unjudged(names []string) {
 	if names != nil {
-		p.line("not judged", "only a token decides the conditions of "+strings.Join(names, ", "))
+		p.line("not judged", "only a token decides whether these match: "+strings.Join(names, ", "))
 	}
 }
 

@@ -25,7 +25,7 @@ type wording struct {
 	checks           exchange.NodeChecks // as configured
 	revocationsFault error               // why revocations were not checked
 	deny             []policy.DenyTrace
-	unjudged         []string // denials whose conditions only a token decides
+	unjudged         []string // denials, if only a token decides whether they match
 }
 
 func (w *wording) steps(all exchange.Steps) []Step {
@@ -48,7 +48,7 @@ func (w *wording) steps(all exchange.Steps) []Step {
 func (w *wording) step(name exchange.StepName, verdict exchange.Verdict) (exchange.Verdict, string) {
 	switch {
 	case name == exchange.StepDeny && verdict == exchange.VerdictPassed && w.unjudged != nil:
-		return exchange.VerdictNotJudged, "only a token decides the conditions of the deny rules " + strings.Join(w.unjudged, ", ")
+		return exchange.VerdictNotJudged, "only a token decides whether these deny rules match: " + strings.Join(w.unjudged, ", ")
 	case name == exchange.StepDeny:
 		return verdict, w.denyWords()
 	case verdict == exchange.VerdictRefused:
