@@ -212,7 +212,8 @@ func (o *revokeOptions) changeAll(cmd *cobra.Command, do revocationChange) error
 	return errors.Join(faults...)
 }
 
-// change opens the revocations of a configuration and calls do for the target.
+// change opens the revocations of a configuration and calls do for the target. It says if no replica
+// learns of the change.
 func (o *revokeOptions) change(ctx context.Context, file string, do revocationChange) (string, error) {
 	cfg, err := config.LoadOnce(ctx, file)
 	if err != nil {
@@ -229,7 +230,15 @@ func (o *revokeOptions) change(ctx context.Context, file string, do revocationCh
 	defer closeList()
 	ctx, cancel := context.WithTimeout(ctx, revokeTimeout)
 	defer cancel()
-	return do(ctx, cfg, list, target)
+	done, err := do(ctx, cfg, list, target)
+	if err != nil {
+		return done, err
+	}
+	followed, err := list.IsFollowed(ctx)
+	if err == nil && !followed {
+		done += "warning: no replica uses this Redis (state.redis) now, so the change counts for none yet; if replicas run, they have a different state.redis: restart them with this one, or repeat the command with their configuration\n"
+	}
+	return done, err
 }
 
 // target refuses an id that no token can have: a typing error would silently revoke

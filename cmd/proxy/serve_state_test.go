@@ -112,7 +112,7 @@ func TestServeSharesStateInRedis(t *testing.T) {
 	b.Expect(t, stolen, http.StatusOK, "") // from the owner
 
 	code, stdout, stderr := revoke(t, a, "--pod-uid", "pod-of-stolen", "--reason", "taken over", "--by", "alice", "--for", "1h")
-	if code != 0 || !strings.Contains(stdout, "revoked --pod-uid pod-of-stolen until ") || !strings.Contains(stdout, `by alice: "taken over"`) {
+	if code != 0 || !strings.Contains(stdout, "revoked --pod-uid pod-of-stolen until ") || !strings.Contains(stdout, `by alice: "taken over"`) || strings.Contains(stdout, "warning") {
 		t.Fatalf("exit code %d: %s%s", code, stdout, stderr)
 	}
 	started := time.Now()
@@ -168,6 +168,21 @@ func TestServeSharesStateInRedis(t *testing.T) {
 	}
 	if _, body := b.Fetch(t, "http://"+b.Admin+"/readyz"); !strings.Contains(body, `"redis":[{"name":"redis","healthy":true,"tolerated":true}]`) {
 		t.Errorf("/readyz: %s", body)
+	}
+}
+
+// After a change of state.redis, a command speaks to a Redis that the running replica does not use.
+func TestRevokeInAnotherRedis(t *testing.T) {
+	t.Parallel()
+	former, next := statetest.Redis(t), statetest.Redis(t)
+	p := serveReady(t, proxytest.WithRedis(former.Address(), "off"))
+	file := filepath.Join(p.Dir, "pullpass.yaml")
+	testkit.Put(t, file, strings.ReplaceAll(testkit.Read(t, file), former.Address(), next.Address()))
+	for _, args := range [][]string{{"--node", "prod/one", "--reason", "examined", "--for", "1h"}, {"undo", "--node", "prod/one"}} {
+		code, stdout, stderr := revoke(t, p, args...)
+		if code != 0 || !strings.Contains(stdout, "warning: no replica uses this Redis (state.redis) now") {
+			t.Errorf("%q: %d %s%s", args, code, stdout, stderr)
+		}
 	}
 }
 

@@ -47,6 +47,30 @@ func TestConformance(t *testing.T) {
 	}, statetest.Run)
 }
 
+// An operator is told when no replica learns of a change. In a Cluster, the node that announces it is the one that replicas subscribe at.
+func TestIsFollowed(t *testing.T) {
+	atOnce(t, map[string]func(*testing.T) state.RedisConfig{
+		"Redis": func(t *testing.T) state.RedisConfig {
+			return state.RedisConfig{Addresses: []string{statetest.Redis(t).Address()}}
+		},
+		"Sentinel": func(t *testing.T) state.RedisConfig {
+			return state.RedisConfig{Addresses: statetest.StartSentinels(t).Addresses, MasterName: statetest.MasterName}
+		},
+		"Cluster": func(t *testing.T) state.RedisConfig {
+			return state.RedisConfig{Addresses: statetest.StartCluster(t).Addresses}
+		},
+	}, func(t *testing.T, start func(*testing.T) state.RedisConfig) {
+		config := start(t)
+		config.Timeout = patient
+		operator := state.NewRedisRevocations(open(t, config))
+		if testkit.Value(operator.IsFollowed(t.Context()))(t) {
+			t.Error("an operator follows no list")
+		}
+		follow(t, open(t, config))
+		testkit.Eventually(t, "a replica follows", func() bool { return testkit.Value(operator.IsFollowed(t.Context()))(t) })
+	})
+}
+
 // ownersAtOnce claims owners together with a bucket that is full.
 type ownersAtOnce struct {
 	limits *state.SharedLimits

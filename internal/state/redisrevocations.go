@@ -225,6 +225,26 @@ func (v *RedisRevocations) change(ctx context.Context, what string, r *record) e
 	return nil
 }
 
+// IsFollowed reports whether a replica learns of changes from this Redis. Replicas of another Redis
+// do not, and none does before the first one runs. The error says that Redis did not answer.
+func (v *RedisRevocations) IsFollowed(ctx context.Context) (bool, error) {
+	for try := 1; ; try++ {
+		var receivers int64
+		err := v.redis.call(ctx, operationWrite, "announce revocations", func(ctx context.Context) (err error) {
+			receivers, err = v.redis.client.Publish(ctx, revocationsKey, "changed").Result()
+			return err
+		})
+		if err != nil || receivers > 0 || try == 2 {
+			return receivers > 0, err
+		}
+		select { // a replica may subscribe again just now: see follow
+		case <-ctx.Done():
+			return false, ctx.Err()
+		case <-time.After(followPause):
+		}
+	}
+}
+
 // List returns the current revocations, sorted by their end. The error says that Redis did not
 // answer.
 func (v *RedisRevocations) List(ctx context.Context) ([]Revocation, error) {
