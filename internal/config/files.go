@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	"github.com/pullpass/pullpass/internal/base/file"
 	"github.com/pullpass/pullpass/internal/base/names"
@@ -166,16 +167,25 @@ func checkWritable(name string) error {
 	return nil
 }
 
+// checkDirectory accepts any directory, and a missing one below a directory in which this user can make it.
 func checkDirectory(name string) error {
-	info, err := os.Stat(name)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
+	at := name
+	info, err := os.Stat(at)
+	for above := filepath.Dir(at); above != at && (errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR)); above = filepath.Dir(at) {
+		at = above
+		info, err = os.Stat(at)
 	}
 	if err != nil {
 		return err
 	}
 	if !info.IsDir() {
-		return fmt.Errorf("%s is not a directory; name one for the signing keys", name)
+		return fmt.Errorf("%s is not a directory; name one for the signing keys", at)
+	}
+	if at == name {
+		return nil
+	}
+	if err := checkWritableDirectory(at); err != nil {
+		return fmt.Errorf("%s cannot be made: %w; let this user write there, or name a directory elsewhere", name, err)
 	}
 	return nil
 }

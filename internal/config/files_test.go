@@ -129,6 +129,37 @@ func TestCheckFilesRefusesOtherThingsThanFiles(t *testing.T) {
 	check("config.yaml: audit.file: stat DIR/log/audit.log: not a directory")
 }
 
+// Missing directories of keys are made, so check says when they cannot be.
+func TestCheckFilesAcceptsDirectoriesThatCanBeMade(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	testkit.Put(t, filepath.Join(dir, "file"), "")
+	for _, test := range []struct{ name, want string }{
+		{filepath.Join(dir, "deep/er/keys"), ""},
+		{"/proc/sys", ""}, // with trust jwks, keys that are there may never change
+		{filepath.Join(dir, "file/deep/keys"), "DIR/file is not a directory; name one for the signing keys"},
+		{"/proc/sys/deep/keys", "/proc/sys/deep/keys cannot be made: access /"}, // not even by root
+	} {
+		c := &Config{File: "config.yaml", Registries: []Registry{{Signing: Signing{ManagedDir: test.name}}}, Assertions: &Assertions{ManagedDir: test.name}}
+		got := ""
+		if err := c.CheckFiles(); err != nil {
+			got = strings.ReplaceAll(err.Error(), dir, "DIR")
+		}
+		if test.want == "" {
+			if got != "" {
+				t.Errorf("%s: %s", test.name, got)
+			}
+			continue
+		}
+		faults := strings.Split(got, "\n")
+		for i, field := range []string{"registries[0].signing.managedDir", "assertions.managedDir"} {
+			if want := "config.yaml: " + field + ": " + test.want; len(faults) != 2 || !strings.HasPrefix(faults[i], want) {
+				t.Errorf("%s:\n%s\nwant\n%s", test.name, got, want)
+			}
+		}
+	}
+}
+
 func TestListenersNeedTLSOrLoopback(t *testing.T) {
 	t.Parallel()
 	const noCert = "config.yaml: server.tls.certFile: is missing; name the certificate for the name that clients use, or serve a loopback address with --insecure-http"
