@@ -322,12 +322,25 @@ func parseClientCAs(data []byte) ([]*x509.Certificate, error) {
 		if err != nil {
 			return nil, fmt.Errorf("holds a certificate that cannot be read: %w", err)
 		}
+		if !maySign(cert) {
+			return nil, fmt.Errorf("holds a certificate that is not a CA's (%s)", term.QuoteValue(cert.Subject.String()))
+		}
 		certs = append(certs, cert)
+	}
+	if bytes.Count(data, []byte("-----BEGIN ")) > len(certs) { // pem.Decode skips them
+		return nil, errors.New("holds a block that is damaged or cut off")
 	}
 	if len(certs) == 0 {
 		return nil, errors.New("holds no certificate")
 	}
 	return certs, nil
+}
+
+// maySign reports whether other certificates can lead to a certificate, by the rules of
+// x509.Certificate.CheckSignatureFrom. A pool accepts all.
+func maySign(c *x509.Certificate) bool {
+	isCA := c.IsCA || c.Version < 3 && !c.BasicConstraintsValid
+	return isCA && (c.KeyUsage == 0 || c.KeyUsage&x509.KeyUsageCertSign != 0)
 }
 
 func checkServerCertificate(leaf *x509.Certificate, now time.Time) error {

@@ -220,6 +220,17 @@ func TestTLSKeepsTheLastGoodCertificate(t *testing.T) {
 		{"one bad client CA of two", func(t *testing.T, rig *tlsRig) {
 			testkit.Put(t, filepath.Join(rig.dir, "ca.crt"), rig.ca.Pem()+string(pkitest.PEM("CERTIFICATE", []byte("x"))))
 		}, "server.tls.clientCAFile: DIR/ca.crt holds a certificate that cannot be read: "},
+		{"a client CA that is cut off", func(t *testing.T, rig *tlsRig) {
+			testkit.Put(t, filepath.Join(rig.dir, "ca.crt"), rig.ca.Pem()+rig.ca.Pem()[:100])
+		}, "server.tls.clientCAFile: DIR/ca.crt holds a block that is damaged or cut off; put the CAs of the nodes' client certificates there, as PEM"},
+		{"a node's certificate for its CA's", func(t *testing.T, rig *tlsRig) {
+			cert, _ := rig.ca.Leaf(t, "system:node:a", -time.Minute, time.Hour)
+			testkit.Put(t, filepath.Join(rig.dir, "ca.crt"), rig.ca.Pem()+cert)
+		}, `server.tls.clientCAFile: DIR/ca.crt holds a certificate that is not a CA's ("CN=system:node:a,O=system:nodes"); put the CAs of the nodes' client certificates there, as PEM`},
+		{"a client CA that may not sign certificates", func(t *testing.T, rig *tlsRig) {
+			other := pkitest.NewCA(t, nil, pkitest.CaNamed("other CA"), func(c *x509.Certificate) { c.KeyUsage = x509.KeyUsageCRLSign })
+			testkit.Put(t, filepath.Join(rig.dir, "ca.crt"), string(pkitest.CertPEM(other)))
+		}, `server.tls.clientCAFile: DIR/ca.crt holds a certificate that is not a CA's ("CN=other CA"); put the CAs of the nodes' client certificates there, as PEM`},
 		{"a key among the client CAs", func(t *testing.T, rig *tlsRig) {
 			_, key := rig.ca.Leaf(t, "other", -time.Minute, time.Hour)
 			testkit.Put(t, filepath.Join(rig.dir, "ca.crt"), rig.ca.Pem()+key)
@@ -543,6 +554,27 @@ func TestTLSAnswersInOneRecord(t *testing.T) {
 	testkit.Must(t, err)
 	if n < len(padding) || !strings.HasSuffix(string(answer[:n]), "0\r\n\r\n") {
 		t.Errorf("the first record has %d bytes, and not the end", n)
+	}
+}
+
+// CAs older than basic constraints and usages of keys sign as well.
+func TestClientCAsAreThoseThatSign(t *testing.T) {
+	t.Parallel()
+	for i, test := range []struct {
+		cert x509.Certificate
+		want bool
+	}{
+		{x509.Certificate{Version: 3, BasicConstraintsValid: true, IsCA: true}, true},
+		{x509.Certificate{Version: 3, BasicConstraintsValid: true, IsCA: true, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageCRLSign}, true},
+		{x509.Certificate{Version: 1}, true},
+		{x509.Certificate{Version: 1, KeyUsage: x509.KeyUsageDigitalSignature}, false},
+		{x509.Certificate{Version: 3}, false},
+		{x509.Certificate{Version: 3, BasicConstraintsValid: true}, false},
+		{x509.Certificate{Version: 2, BasicConstraintsValid: true}, false},
+	} {
+		if got := maySign(&test.cert); got != test.want {
+			t.Errorf("%d: %t, want %t", i, got, test.want)
+		}
 	}
 }
 
