@@ -202,6 +202,30 @@ func TestMistakes(t *testing.T) {
 	}
 }
 
+// Clients look for the address in a URL among the addresses of a certificate.
+func TestCertificatesOfAddresses(t *testing.T) {
+	t.Parallel()
+	const serving, own = "serving: {certManager: {dnsNames: [pullpass.example.com, 192.0.2.1]}}\n", "gateway: {serving: {certManager: {enabled: true}}}\n"
+	for _, c := range []struct {
+		values, certificate string
+		names, addresses    []string
+	}{
+		{serving + "config: {gateway: {url: 'https://192.0.2.2:5000'}}", "pullpass-serving", []string{"pullpass.example.com"}, []string{"192.0.2.1", "192.0.2.2"}},
+		{serving + own + "config: {gateway: {url: 'https://192.0.2.2'}}", "pullpass-serving", []string{"pullpass.example.com"}, []string{"192.0.2.1"}},
+		{own + "config: {gateway: {url: 'https://192.0.2.2'}}", "pullpass-gateway-serving", nil, []string{"192.0.2.2"}},
+		{own + "config: {gateway: {url: 'https://[2001:db8::1]:5000'}}", "pullpass-gateway-serving", nil, []string{"2001:db8::1"}},
+		{own + "config: {gateway: {url: 'https://7.example.com'}}", "pullpass-gateway-serving", []string{"7.example.com"}, nil},
+	} {
+		file := filepath.Join(t.TempDir(), "values.yaml")
+		testenv.WriteFile(t, file, c.values)
+		output := testenv.Value(helm(t, "template", "pullpass", chart(t), "--values=testdata/values/gateway.yaml", "--values="+file))(t)
+		spec, _ := parse(t, output).named("Certificate", c.certificate)["spec"].(map[string]any)
+		if names, addresses := texts(spec["dnsNames"]), texts(spec["ipAddresses"]); !slices.Equal(names, c.names) || !slices.Equal(addresses, c.addresses) {
+			t.Errorf("%s\n%s has the names %q and the addresses %q", c.values, c.certificate, names, addresses)
+		}
+	}
+}
+
 // Objects have the release's name, or the one that the administrator chooses. The Services, the PodDisruptionBudget and the
 // NetworkPolicy find the pods by any name.
 func TestNames(t *testing.T) {

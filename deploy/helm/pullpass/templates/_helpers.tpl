@@ -81,6 +81,16 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- with .Values.config.gateway -}}{{- (urlParse .url).hostname -}}{{- end -}}
 {{- end }}
 
+{{- /* The fields of a Certificate for these names. X.509 has addresses in entries of their own. */}}
+{{- define "pullpass.certificateNames" -}}
+{{- $fields := dict -}}
+{{- range . -}}
+{{- $field := ternary "ipAddresses" "dnsNames" (regexMatch "^[0-9.]+$|:" .) -}}
+{{- $_ := set $fields $field (append (get $fields $field | default list) .) -}}
+{{- end -}}
+{{- toYaml $fields -}}
+{{- end }}
+
 {{- /* The ConfigMap with the CA that the chart makes, for containerd; empty: there is none. */}}
 {{- define "pullpass.publishedCA" -}}
 {{- if and .Values.certificates.create .Values.nodes.install.enabled (not .Values.nodes.install.caFile) -}}pullpass-serving-ca{{- end -}}
