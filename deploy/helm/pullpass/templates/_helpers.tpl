@@ -264,6 +264,18 @@ true
 {{- if eq (empty .registry) (empty .mirrors) -}}{{- fail "nodes.install: needs one of registry and mirrors" -}}{{- end -}}
 {{- if and .taint (not .probe.image) -}}{{- fail "nodes.install.probe.image: is missing; with nodes.install.taint, a pull has to work before pods come" -}}{{- end -}}
 {{- if and .caFile (not (hasKey $.Values.files .caFile)) -}}{{- fail (printf "nodes.install.caFile: %s is not in files" .caFile) -}}{{- end -}}
+{{- $clusters := list -}}
+{{- range $.Values.config.clusters }}{{ $clusters = append $clusters .name }}{{ end -}}
+{{- if and .cluster (not (has .cluster $clusters)) -}}{{- fail (printf "nodes.install.cluster: %s is not in config.clusters; write one of their names (%s)" .cluster (join ", " $clusters)) -}}{{- end -}}
+{{- $services := list -}}
+{{- range $.Values.config.registries }}{{ $services = append $services .service }}{{ end -}}
+{{- if and .service (not (has .service $services)) -}}{{- fail (printf "nodes.install.service: %s is not in config.registries; write one of their services (%s)" .service (join ", " $services)) -}}{{- end -}}
+{{- $upstreams := list -}}
+{{- range $.Values.config.upstreams }}{{ $upstreams = append $upstreams .name }}{{ end -}}
+{{- if and (has .registry $upstreams) (not (has .registry $services)) -}}{{- fail (printf "nodes.install.registry: %s is in config.upstreams, and its own token endpoint would be sent the pods' tokens; use mirrors" .registry) -}}{{- end -}}
+{{- range .mirrors -}}
+{{- if not (and $.Values.config.gateway (has . $upstreams)) -}}{{- fail (printf "nodes.install.mirrors: %s is not in config.upstreams, beside a config.gateway; add it there" .) -}}{{- end -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 {{- if and .Values.pullSecrets.enabled (not (include "pullpass.pullAudience" .)) -}}
