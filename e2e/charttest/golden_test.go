@@ -177,6 +177,7 @@ func TestMistakes(t *testing.T) {
 		{"mount of a volume of the chart", "{extraVolumes: [{name: a, emptyDir: {}}], extraVolumeMounts: [{name: signing, mountPath: /a}]}", "extraVolumeMounts[0].name: signing is not in extraVolumes"},
 		{"mount over the configuration", "{extraVolumes: [{name: a, emptyDir: {}}], extraVolumeMounts: [{name: a, mountPath: /etc//pullpass/config/}]}", "extraVolumeMounts[0].mountPath: /etc//pullpass/config/ is in /etc/pullpass"},
 		{"mount over all of the chart's", "{extraVolumes: [{name: a, emptyDir: {}}], extraVolumeMounts: [{name: a, mountPath: /etc/pullpass}]}", "extraVolumeMounts[0].mountPath: /etc/pullpass is in /etc/pullpass"},
+		{"mount over the account", "{extraVolumes: [{name: a, emptyDir: {}}], extraVolumeMounts: [{name: a, mountPath: /var/run/secrets/kubernetes.io/serviceaccount/token}]}", "extraVolumeMounts[0].mountPath: /var/run/secrets/kubernetes.io/serviceaccount/token is in /var/run/secrets/kubernetes.io/serviceaccount, which the chart fills"},
 		{"name in capitals", "nameOverride: Tokens", "'/nameOverride'"},
 		{"name of the chart's other pods", "nameOverride: pullpass-pull-secrets", "'/nameOverride'"},
 		{"name that leaves no place for a suffix", "fullnameOverride: a-name-of-more-than-forty-characters-is-too", "'/fullnameOverride'"},

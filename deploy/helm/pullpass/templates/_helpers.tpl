@@ -311,8 +311,11 @@ true
 {{- range .Values.extraVolumes }}{{ $volumes = append $volumes .name }}{{ end -}}
 {{- range $i, $_ := .Values.extraVolumeMounts -}}
 {{- if not (has .name $volumes) -}}{{- fail (printf "extraVolumeMounts[%d].name: %s is not in extraVolumes" $i .name) -}}{{- end -}}
-{{- if hasPrefix "/etc/pullpass/" (printf "%s/" (clean .mountPath)) -}}
-{{- fail (printf "extraVolumeMounts[%d].mountPath: %s is in /etc/pullpass, which the chart fills; choose another directory" $i .mountPath) -}}
+{{- $path := .mountPath -}}
+{{- range list "/etc/pullpass" (include "pullpass.accountDir" $) -}}
+{{- if hasPrefix (printf "%s/" .) (printf "%s/" (clean $path)) -}}
+{{- fail (printf "extraVolumeMounts[%d].mountPath: %s is in %s, which the chart fills; choose another directory" $i $path .) -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 {{- if and .Values.autoscaling.enabled (gt (int .Values.replicas) (int .Values.autoscaling.maxReplicas)) -}}
