@@ -51,7 +51,7 @@ type Check struct {
 	Healthy       bool
 }
 
-// Handler is the console. It serves GET requests and changes nothing.
+// Handler is the console. It serves GET and HEAD requests and changes nothing.
 type Handler struct {
 	Config
 	pages  *template.Template
@@ -176,7 +176,7 @@ func fromHere(r *http.Request) bool {
 
 var (
 	here       = []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()}
-	forwarding = []string{"Forwarded", "Via", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto"}
+	forwarding = []string{"Forwarded", "Via", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Real-IP"}
 )
 
 // page holds the fields that all pages share.
