@@ -102,7 +102,7 @@ func (m *Metrics) Use(s Sources) {
 	}
 	// Series begin at 0. The value says that nothing happened, and rate() misses the first event
 	// of a series that begins with it.
-	for _, cluster := range s.Clusters {
+	for _, cluster := range slices.Concat(s.Clusters, []string{""}) {
 		m.counters[legacyTokens].WithLabelValues(cluster)
 	}
 	for _, issuer := range slices.Concat(s.Clusters, s.Identities) {

@@ -95,12 +95,15 @@ func TestSeriesOfAlertsBeginAtZero(t *testing.T) {
 			want = append(want, fmt.Sprintf(`pullpass_replays_total{cluster=%q,mode=%q,result="other_caller"} 0`, issuer, mode))
 		}
 	}
+	for _, cluster := range []string{"", "prod-eu", "prod-us"} {
+		want = append(want, fmt.Sprintf(`pullpass_legacy_tokens_total{cluster=%q} 0`, cluster))
+	}
 	want = append(want, `pullpass_trial_differences_total{change="lost"} 0`)
 	for _, kind := range gateway.Kinds() {
 		want = append(want, fmt.Sprintf(`pullpass_gateway_requests_total{kind=%q,reason="upstream_redirect",result="unavailable",upstream="ghcr.io"} 0`, kind))
 	}
 	slices.Sort(want)
-	got := series(t, m, "pullpass_replays_total", "pullpass_trial_differences_total", "pullpass_gateway_requests_total")
+	got := series(t, m, "pullpass_replays_total", "pullpass_legacy_tokens_total", "pullpass_trial_differences_total", "pullpass_gateway_requests_total")
 	slices.Sort(got)
 	if !slices.Equal(got, want) {
 		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
@@ -118,6 +121,7 @@ func TestMetricsCountARepeatedRefusalOnce(t *testing.T) {
 	expectMetrics(t, m, `
 pullpass_exchanges_total{cluster="prod-eu",grant_type="basic",reason="",result="granted",service="unknown"} 1
 pullpass_exchanges_total{cluster="prod-eu",grant_type="password",reason="token_legacy",result="refused",service="unknown"} 1
+pullpass_legacy_tokens_total{cluster=""} 0
 pullpass_legacy_tokens_total{cluster="prod-eu"} 1
 pullpass_legacy_tokens_total{cluster="prod-us"} 0
 `, "pullpass_exchanges_total", "pullpass_legacy_tokens_total")
@@ -434,6 +438,7 @@ pullpass_exchanges_total{cluster="",grant_type="basic",reason="",result="granted
 pullpass_exchanges_total{cluster="",grant_type="basic",reason="",result="granted",service="unknown"} 1
 pullpass_exchanges_total{cluster="a",grant_type="basic",reason="",result="granted",service="b"} 2
 pullpass_exchanges_total{cluster="a",grant_type="basic",reason="",result="granted",service="unknown"} 1
+pullpass_legacy_tokens_total{cluster=""} 0
 pullpass_legacy_tokens_total{cluster="a"} 0
 pullpass_legacy_tokens_total{cluster="c"} 0
 pullpass_reloads_total{name="a",result="failure"} 0
