@@ -31,6 +31,8 @@ var (
 
 	errUntested = errors.New("the kubelet has a configuration that was not tested; run the same command again, which restores the previous one first; a boot of the node restores it, too")
 
+	errIncomplete = errors.New("uninstall is not complete; run the same command again, which completes it")
+
 	errNotRestarted = errors.New("the kubelet was not restarted, although it is due; run it again")
 )
 
@@ -430,7 +432,7 @@ func (i *Installer) Uninstall(ctx context.Context) (changes []Change, err error)
 	}
 	if owed {
 		if err := i.watch(ctx, "", nil); err != nil {
-			return changes, err
+			return changes, fmt.Errorf("%w; %w", errIncomplete, err)
 		}
 	}
 	return changes, alone(i.tree, func(s *state) error {

@@ -23,15 +23,18 @@ import (
 func TestUninstallOwesARestart(t *testing.T) {
 	onHost(t, "eks", func(t *testing.T, h *host) {
 		h.apply(desired("v1.36.2"))
-		for _, watcher := range []Watcher{lost{errors.New("systemd-run failed")}, lost{nil}} {
-			h.watcher = watcher
-			if _, err := h.Uninstall(t.Context()); err == nil || h.kubelet.restarts != 1 || h.read(hostsTOML) != testHosts || h.read(eksPlugin) != testPlugin {
+		for _, test := range []struct {
+			watcher Watcher
+			want    error
+		}{{lost{errors.New("systemd-run failed")}, errIncomplete}, {lost{nil}, errNotRestarted}} {
+			h.watcher = test.watcher
+			if _, err := h.Uninstall(t.Context()); !errors.Is(err, test.want) || h.kubelet.restarts != 1 || h.read(hostsTOML) != testHosts || h.read(eksPlugin) != testPlugin {
 				t.Errorf("%d restarts, error %v", h.kubelet.restarts, err)
 			}
 		}
 		h.watcher = h
 		h.kubelet.lost = errors.New("systemctl failed") // the previous kubelet still runs
-		if _, err := h.Uninstall(t.Context()); !errors.Is(err, h.kubelet.lost) || h.read(hostsTOML) != testHosts {
+		if _, err := h.Uninstall(t.Context()); !errors.Is(err, h.kubelet.lost) || !errors.Is(err, errIncomplete) || h.read(hostsTOML) != testHosts {
 			t.Errorf("error %v", err)
 		}
 		if plan, err := h.Status(desired("v1.36.2")); err != nil || !plan.Pending || !plan.Restart {
