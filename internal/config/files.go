@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/pullpass/pullpass/internal/base/file"
 	"github.com/pullpass/pullpass/internal/base/names"
@@ -222,6 +223,9 @@ func (c *Config) CheckListeners(insecureHTTP bool) error {
 	return errors.Join(faults...)
 }
 
+// kubeletTokenLifetime is the default of a TokenRequest, which kubelets make for credential providers (KEP 4412).
+const kubeletTokenLifetime = time.Hour
+
 func (c *Config) warnings() []string {
 	var warnings []string
 	warn := func(path, text string) {
@@ -239,6 +243,11 @@ func (c *Config) warnings() []string {
 	}
 	if c.Server.TLS.HTTP2 {
 		warn("server.tls.http2", "has no effect, because only HTTP/1.1 is spoken; remove it")
+	}
+	for i := range c.Clusters {
+		if longest := c.Clusters[i].MaxTokenLifetime; longest.Duration() < kubeletTokenLifetime {
+			warn(fmt.Sprintf("clusters[%d].maxTokenLifetime", i), fmt.Sprintf("refuses the tokens that kubelets request (%s), which live for an hour; write at least 1h", longest))
+		}
 	}
 	c.proofWarnings(warn)
 	c.providerWarnings(warn)

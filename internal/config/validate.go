@@ -25,9 +25,6 @@ const (
 	maxNameBytes     = 255 // of services, issuers of registries, file names
 	maxAudienceBytes = 512
 	maxPathBytes     = 4095
-
-	// minAPIServerLifetime is the shortest expirationSeconds of a TokenRequest. Kubelets ask for the default, an hour.
-	minAPIServerLifetime = 10 * time.Minute
 )
 
 // validator finds what is wrong with the values of a configuration.
@@ -99,9 +96,7 @@ func (v *validator) config(c *Config) {
 func (v *validator) cluster(path string, config *Config, c *Cluster) {
 	v.issuer(path, c.Name, c.Issuer, "the issuer as in the cluster's tokens (kubectl get --raw /.well-known/openid-configuration)", c.Audiences)
 	v.discovery(path+".discovery", &c.Discovery)
-	if c.MaxTokenLifetime.Duration() < minAPIServerLifetime {
-		v.Fault(path+".maxTokenLifetime", "refuses each token (%s): API servers issue none for less than %s; write the longest expirationSeconds of your pods, and at least 1h for kubelets", c.MaxTokenLifetime, Duration(minAPIServerLifetime))
-	}
+	v.positive(path+".maxTokenLifetime", c.MaxTokenLifetime)
 	v.node(path+".node", config, c)
 	v.kubernetes(path+".kubernetes", &c.Kubernetes)
 	v.pullSecrets(path, c)
