@@ -123,7 +123,10 @@ func TestClustersComeAndGo(t *testing.T) {
 	testkit.Eventually(t, "the three kinds are watched", func() bool { _, watches := api.Traffic(); return watches == 3 })
 	p.Metric(t, `pullpass_kubernetes_synced{cluster="second",resource="pods"} 1`)
 	p.Metric(t, `pullpass_issuer_keys{cluster="second"} 1`)
-	p.Metric(t, `pullpass_reloads_total{name="kubeconfig/second",result="success"} 1`)
+	testkit.Eventually(t, "the file is watched", func() bool { // some time after the configuration counts
+		_, metrics := p.Fetch(t, "http://"+p.Admin+"/metrics")
+		return strings.Contains(metrics, `pullpass_reloads_total{name="kubeconfig/second",result="success"} 1`)
+	})
 
 	p.reconfigure(t, proxytest.SecondCluster+"  kubernetes: {kubeconfigFile: kubeconfig}\n", "")
 	p.Expect(t, second, http.StatusUnauthorized, "token_unknown_issuer")
