@@ -11,7 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/pullpass/pullpass/internal/base/file"
 	"github.com/pullpass/pullpass/internal/node/hoststoml"
 )
 
@@ -126,10 +125,7 @@ func respond(stdin io.Reader, o options) ([]byte, error) {
 	// gateway itself needs no file to be asked.
 	if _, gateway, _ := strings.Cut(o.gateway, "://"); o.gateway != "" && host != gateway {
 		if o.byName {
-			var hosts []byte
-			if hosts, err = file.Read(hostsFile, maxHostsSize); err == nil {
-				err = verifyNames(string(hosts), os.Getenv, host, gateway)
-			}
+			err = verifyHosts(hostsFile, time.Now(), os.Getenv, host, gateway)
 		} else if err = hoststoml.Verify(cmp.Or(o.certsDir, hoststoml.DefaultDir), o.gateway, host); err != nil {
 			err = gatewayError(err)
 		}

@@ -43,7 +43,8 @@ CredentialProviderResponse to standard output.
   --certs-dir=DIR          where containerd looks for hosts.toml
                            (default: /etc/containerd/certs.d)
   --by-name                with CRI-O, which has no hosts.toml: give it only while
-                           /etc/hosts gives the registry the gateway's addresses
+                           /etc/hosts gives the registry the gateway's addresses,
+                           for 6 seconds or longer
   --help                   print this text
   --version                print the version
 

@@ -4,20 +4,57 @@ import (
 	"cmp"
 	"errors"
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
+	"time"
 	"unicode"
+
+	"github.com/pullpass/pullpass/internal/base/file"
 )
 
 const (
 	hostsFile    = "/etc/hosts"
 	maxHostsSize = 1 << 20 // in bytes
+
+	// hostsAge is longer than the time for which CRI-O still has the file before: Go's resolver
+	// looks at the file again after 5 seconds (cacheMaxAge in net/hosts.go).
+	hostsAge = 6 * time.Second
 )
 
 // nameError is the error of a registry that CRI-O would ask itself.
 func nameError(reason string) error {
 	return errors.New(reason + ", so CRI-O would send the pod's token to another host than the gateway; " +
 		"no token is given until it is as pullpass kubelet-config --cri-o prints it (see --gateway and --by-name of this provider in the kubelet's CredentialProviderConfig)")
+}
+
+var errFresh = errors.New("/etc/hosts: was changed less than 6 seconds ago, so CRI-O may still have the names from before, and would send the pod's token to another host than the gateway; " +
+	"no token is given in these seconds, and the kubelet asks again (if this repeats, find the program that changes the file)")
+
+// verifyHosts returns an error unless CRI-O finds the gateway under a registry's name, by the file
+// called name.
+func verifyHosts(name string, now time.Time, getenv func(string) string, registry, gateway string) error {
+	hosts, err := file.Read(name, maxHostsSize)
+	if err != nil {
+		return err
+	}
+	if err := verifyNames(string(hosts), getenv, registry, gateway); err != nil {
+		return err
+	}
+	// A link may lead to another file that is old. The times come after the content, so that a change in
+	// between is seen.
+	for _, stat := range []func(string) (os.FileInfo, error){os.Lstat, os.Stat} {
+		info, err := stat(name)
+		if err != nil {
+			return err
+		}
+		// A time that lies further in the future says only that the clock was set back since.
+		// Waiting for it could take years.
+		if now.Sub(changed(info)).Abs() < hostsAge {
+			return errFresh
+		}
+	}
+	return nil
 }
 
 // verifyNames returns an error unless /etc/hosts gives a registry's host addresses of the gateway

@@ -1,12 +1,64 @@
 package main
 
 import (
+	"errors"
 	"net/url"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/net/http/httpproxy"
+
+	"github.com/pullpass/pullpass/internal/test/testkit"
 )
+
+// CRI-O has the file before for some seconds, and would find the registry itself.
+func TestFreshHosts(t *testing.T) {
+	t.Parallel()
+	const good = "10.0.0.5 gateway.example.com ghcr.io\n"
+	dir := t.TempDir()
+	hosts, link := filepath.Join(dir, "hosts"), filepath.Join(dir, "link")
+	testkit.Write(t, dir, "new", good)
+	old := time.Now().Add(-time.Hour)
+	testkit.Must(t, os.Chtimes(filepath.Join(dir, "new"), old, old))
+	testkit.Must(t, os.Rename(filepath.Join(dir, "new"), hosts)) // as rsync and "cp -p" keep the time of the content
+	ofFile := changed(testkit.Value(os.Lstat(hosts))(t))
+	for {
+		testkit.Must(t, os.Symlink("hosts", link))
+		if changed(testkit.Value(os.Lstat(link))(t)).After(ofFile) {
+			break // after a tick of the kernel's clock
+		}
+		testkit.Must(t, os.Remove(link))
+	}
+	check := func(name string, now time.Time, want error) {
+		t.Helper()
+		if err := verifyHosts(name, now, func(string) string { return "" }, "ghcr.io", "gateway.example.com"); !errors.Is(err, want) {
+			t.Errorf("%s: %v, want %v", filepath.Base(name), err, want)
+		}
+	}
+	check(hosts, ofFile, errFresh)
+	check(hosts, ofFile.Add(hostsAge-1), errFresh)
+	check(hosts, ofFile.Add(hostsAge), nil)
+	check(hosts, ofFile.Add(1-hostsAge), errFresh) // the clock was set back a little
+	check(hosts, ofFile.Add(-hostsAge), nil)       // by any time
+
+	ofLink := changed(testkit.Value(os.Lstat(link))(t))
+	check(link, ofFile.Add(hostsAge), errFresh)
+	check(link, ofLink.Add(hostsAge), nil)
+	for !changed(testkit.Value(os.Stat(link))(t)).After(ofLink) {
+		testkit.Must(t, os.Chmod(hosts, 0o644))
+	}
+	check(link, ofLink.Add(hostsAge), errFresh)
+
+	testkit.Write(t, dir, "hosts", "10.0.0.6 ghcr.io\n"+good)
+	err := verifyHosts(hosts, time.Now(), func(string) string { return "" }, "ghcr.io", "gateway.example.com")
+	if err == nil || errors.Is(err, errFresh) {
+		t.Errorf("another address: %v", err)
+	}
+	check(filepath.Join(dir, "missing"), ofFile, os.ErrNotExist)
+}
 
 // FuzzIsProxied holds the reading of NO_PROXY to that of Go's own programs, CRI-O for example.
 func FuzzIsProxied(f *testing.F) {

@@ -149,7 +149,8 @@ func allParts() []part {
 {{- if and .Gateway .CRIO}}
 #
 # But first the names below, on every node: without them CRI-O asks {{join .Registries " and "}}, and sends the pods' tokens there
-# as passwords. With --gateway and --by-name, the plugin gives no token while /etc/hosts has another address for them, or none, or a proxy is asked.
+# as passwords. With --gateway and --by-name, the plugin gives no token while /etc/hosts has another address for them, or none,
+# or was changed less than 6 seconds ago, or a proxy is asked.
 {{- else if .Gateway}}
 #
 # But first each hosts.toml below, on every node: without them containerd asks {{join .Registries " and "}},

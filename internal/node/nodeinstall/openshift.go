@@ -6,7 +6,9 @@ var openShift = guide{
 # and control plane, with the plugin bind mounted as /usr/libexec/kubelet-image-credential-provider-plugins/{{.Plugin}}
 # The operator restarts the nodes: at most maxUnavailable of their pool at a time.
 {{- if .Gateway}}
-# OpenShift itself adds lines to /etc/hosts, so no MachineConfig can have that file: add these by a DaemonSet or a systemd unit.
+# OpenShift itself adds lines to /etc/hosts, so no MachineConfig can have that file. Add these by a systemd unit with
+# Before=crio.service kubelet.service, and not by a DaemonSet: pods pull before it. In the 6 seconds after a change of the file,
+# the plugin gives no token.
 {{- end}}
 {{range .Hosts}}#
 {{.}}{{end -}}
