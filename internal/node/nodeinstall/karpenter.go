@@ -5,6 +5,11 @@ var karpenter = guide{
 	withoutClient: "eks",
 	text: `# Karpenter: nodes come and go, so what they need is in the EC2NodeClass, and there before the kubelet starts. The flag comes
 # after those of nodeadm, and wins. Kubernetes 1.34 or later: the directory has the file of ECR, too.
+{{- if .Hosts}}
+# nodeadm sets containerd's config_path. Do not change it in containerd.config of a NodeConfig: containerd would read no hosts.toml
+{{- if .Gateway}},
+# and send pods' tokens to the registries{{end}}.
+{{- end}}
 apiVersion: karpenter.k8s.aws/v1
 kind: EC2NodeClass
 spec:
