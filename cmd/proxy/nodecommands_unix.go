@@ -247,7 +247,10 @@ func printGuidance(cmd *cobra.Command, file, platform string, o nodeconfig.Optio
 	if err != nil {
 		return err
 	}
-	g := nodeinstall.Guidance{Provider: string(provider), Plugin: nodeconfig.PluginName, Client: nodeconfig.KubeletCertificate, Gateway: target.Gateway, Hosts: map[string]string{}}
+	g := nodeinstall.Guidance{
+		Provider: string(provider), Plugin: nodeconfig.PluginName, Client: nodeconfig.KubeletCertificate, Gateway: target.Gateway, Hosts: map[string]string{},
+		OnlyCertificate: target.OnlyCertificate,
+	}
 	for registry, content := range hosts {
 		g.Hosts[registry] = string(content)
 	}

@@ -44,15 +44,16 @@ type Options struct {
 
 // Target has the facts about registries that the kubelets of one cluster need.
 type Target struct {
-	Registries  []string // host[:port] as in the names of images; more than one only with Gateway
-	Gateway     string   // URL that replaces them; empty: containerd asks them directly
-	Name        string   // the objects of the cluster have this name: the host that containerd asks
-	Cluster     *config.Cluster
-	Audience    string // the cluster's audience that is printed
-	Certificate bool   // client certificates prove the cluster's callers
-	PluginDir   string // as given; can be empty
-	CRIO        bool   // the nodes' runtime, which finds Gateway by the names of registries
-	Kubelet     kubelet.Version
+	Registries      []string // host[:port] as in the names of images; more than one only with Gateway
+	Gateway         string   // URL that replaces them; empty: containerd asks them directly
+	Name            string   // the objects of the cluster have this name: the host that containerd asks
+	Cluster         *config.Cluster
+	Audience        string // the cluster's audience that is printed
+	Certificate     bool   // client certificates prove the cluster's callers
+	OnlyCertificate bool   // callers without one are refused
+	PluginDir       string // as given; can be empty
+	CRIO            bool   // the nodes' runtime, which finds Gateway by the names of registries
+	Kubelet         kubelet.Version
 }
 
 func NewTarget(cfg *config.Config, o Options) (Target, error) {
@@ -92,7 +93,9 @@ func NewTarget(cfg *config.Config, o Options) (Target, error) {
 	if slices.Contains(cluster.Audiences, preferred) {
 		target.Audience = preferred
 	}
-	target.Certificate = cluster.Node.Proof.By(nodeproof.Certificate)
+	proof := cluster.Node.Proof
+	target.Certificate = proof.By(nodeproof.Certificate)
+	target.OnlyCertificate = proof.Mode == nodeproof.Enforce && slices.Equal(proof.Effective, []nodeproof.Method{nodeproof.Certificate})
 	return target, nil
 }
 

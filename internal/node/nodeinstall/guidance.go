@@ -22,6 +22,8 @@ type Guidance struct {
 	Hosts    map[string]string // hosts.toml by registry
 	Client   string            // the certificate that they name as the kubelet's; empty: none
 	Gateway  string            // URL that replaces these registries; empty: containerd asks them directly
+
+	OnlyCertificate bool // Pullpass refuses kubelets without their certificate
 }
 
 // Endpoint returns the URL that containerd must ask for the images of a registry.
@@ -54,6 +56,9 @@ func (g Guidance) Write(w io.Writer, platform string) error {
 	if guide.withoutClient != "" && g.Client != "" && strings.Contains(strings.Join(slices.Collect(maps.Values(g.Hosts)), "\n"), strconv.Quote(g.Client)) {
 		return fmt.Errorf("%w: node.proof of the cluster is by certificate, and kubelets of %s have none; write methods: [address] (docs/how-to/node-proof.md)", ErrProfile, guide.withoutClient)
 	}
+	if guide.hidesHosts && g.OnlyCertificate {
+		return fmt.Errorf("%w: node.proof of the cluster is by certificate, and the containerd of %s cannot present the kubelet's; add address to methods (docs/how-to/node-proof.md)", ErrProfile, platform)
+	}
 	if guide.hidesHosts {
 		provider, err := withoutGateway([]byte(g.Provider))
 		if err != nil {
@@ -80,7 +85,8 @@ func indent(n int, text string) string {
 // guide is the text for a platform. docs/how-to/nodes.md has the source of each path.
 type guide struct {
 	name, text string
-	// hidesHosts: the kubelet cannot read the hosts.toml of containerd.
+	// hidesHosts: only the platform writes the hosts.toml of containerd. The kubelet cannot read it, and it
+	// cannot name the kubelet's certificate.
 	hidesHosts bool
 	// withoutClient names the kubelets of the platform if they have no certificate.
 	withoutClient string
