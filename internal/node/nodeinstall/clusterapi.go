@@ -4,7 +4,8 @@ package nodeinstall
 // command, but exit ends its script. Without the directory, the kubelet would not start either.
 var clusterAPI = guide{
 	name: "cluster-api",
-	text: `# Cluster API: in the KubeadmConfigTemplate, and the same below kubeadmConfigSpec of the KubeadmControlPlane.
+	text: `# Cluster API: in the KubeadmConfigTemplate, and the same below kubeadmConfigSpec of the KubeadmControlPlane. Its first machine
+# uses initConfiguration: there, write the nodeRegistration of joinConfiguration below initConfiguration, too.
 # Put the plugin into the image of the machines, mode 0755: {{plugins}}/{{.Plugin}}
 # Changed templates replace machines: nothing is restarted in place. Kubernetes 1.34 or later.
 {{- if .Hosts}}

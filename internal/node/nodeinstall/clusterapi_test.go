@@ -16,7 +16,7 @@ import (
 
 func TestClusterAPI(t *testing.T) {
 	t.Parallel()
-	checkGuide(t, "cluster-api", "/etc/containerd/certs.d/ghcr.io/hosts.toml", func(t *testing.T, d map[string]any) string {
+	checkGuide(t, "cluster-api", "below kubeadmConfigSpec of the KubeadmControlPlane. Its first machine\n# uses initConfiguration: there, write the nodeRegistration of joinConfiguration below initConfiguration, too.\n", func(t *testing.T, d map[string]any) string {
 		if content := at(t, d, "spec", "template", "spec", "files", 1, "content"); content != testHosts {
 			t.Errorf("hosts.toml: %q", content)
 		}
