@@ -7,6 +7,7 @@ import (
 	"maps"
 	"path"
 	"slices"
+	"strings"
 
 	"github.com/pullpass/pullpass/internal/node/hostfs"
 )
@@ -32,6 +33,8 @@ var (
 	errUntested = errors.New("the kubelet has a configuration that was not tested; run the same command again, which restores the previous one first; a boot of the node restores it, too")
 
 	errIncomplete = errors.New("uninstall is not complete; run the same command again, which completes it")
+
+	errChanged = errors.New("another program changed files while the kubelet was restarted; run it again, which repairs them")
 
 	errNotRestarted = errors.New("the kubelet was not restarted, although it is due; run it again")
 )
@@ -102,7 +105,26 @@ func (i *Installer) Apply(ctx context.Context, d Desired) (plan *Plan, err error
 			return plan, err
 		}
 	}
-	return plan, alone(i.tree, func(s *state) error { return s.finish(plan) })
+	return plan, alone(i.tree, func(s *state) error {
+		if err := s.finish(plan); err != nil || !owed {
+			return err
+		}
+		return i.expectDone(s, d)
+	})
+}
+
+// expectDone returns an error if another program changed files while the kubelet was restarted. The
+// kubelet may have been healthy without them.
+func (i *Installer) expectDone(s *state, d Desired) error {
+	plan, err := newPlan(i.tree, s, i.profile, d)
+	if err != nil || plan.isDone() {
+		return err
+	}
+	var paths []string
+	for _, c := range plan.Changes {
+		paths = append(paths, i.tree.Path(c.Path))
+	}
+	return fmt.Errorf("%w: %s", errChanged, strings.Join(paths, ", "))
 }
 
 // endInterrupted restores the kubelet's files to their state before an interrupted command. Every

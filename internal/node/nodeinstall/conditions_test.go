@@ -361,6 +361,47 @@ func TestAFileIsRemovedWhileWatching(t *testing.T) {
 	})
 }
 
+// Others replace a file while the kubelet is watched, which is healthy without it. The next command repairs it.
+func TestAFileIsReplacedWhileWatching(t *testing.T) {
+	onHost(t, "eks", func(t *testing.T, h *host) {
+		d, flags := desired("v1.36.2"), h.read(eksFlags)
+		for name, change := range map[string]func(){
+			eksFlags:    func() { h.put(eksFlags, flags) },
+			hostsTOML:   func() { h.put(hostsTOML, "server = \"https://example.com\"\n") },
+			ownProvider: func() { h.put(ownProvider, strings.Replace(testProvider, "0s", "2s", 1)) },
+		} {
+			restarts := h.kubelet.restarts
+			h.kubelet.sick = func() error { change(); return nil }
+			_, err := h.Apply(t.Context(), d)
+			if !errors.Is(err, errChanged) || errors.Is(err, ErrRejected) || !strings.HasSuffix(err.Error(), "run it again, which repairs them: "+h.tree.Path("/"+name)) || h.kubelet.restarts != restarts+1 {
+				t.Errorf("%s: error %v, %d restarts", name, err, h.kubelet.restarts-restarts)
+			}
+			h.kubelet.sick = nil
+			h.apply(d)
+			h.expectWanted("eks", "want/")
+			h.expectUninstalled()
+		}
+		// A file that the trial did not write.
+		h.apply(d)
+		h.kubelet.sick = func() error { h.put(eksFlags, flags); return nil }
+		d.Provider = []byte(strings.Replace(testProvider, "0s", "1s", 1))
+		if _, err := h.Apply(t.Context(), d); !errors.Is(err, errChanged) || !strings.HasSuffix(err.Error(), h.tree.Path("/"+eksFlags)) {
+			t.Errorf("error %v", err)
+		}
+		// The kubelet has not tried the provider yet.
+		h.kubelet.sick = func() error {
+			if h.read(eksFlags) != flags {
+				return errors.New("ill")
+			}
+			return nil
+		}
+		if _, err := h.Apply(t.Context(), d); !errors.Is(err, ErrRejected) {
+			t.Errorf("error %v", err)
+		}
+		h.expectUninstalled()
+	})
+}
+
 // The second restart cannot be requested, so it stays due.
 func TestTheRestartAfterARollBackFails(t *testing.T) {
 	onHost(t, "eks", func(t *testing.T, h *host) {
