@@ -158,7 +158,7 @@ func (r *readers) testController(t *testing.T, c controller) {
 	}
 	r.push(t, readerNamespace, c.name, r.image(t, reader{name: c.name, program: c.program}))
 	manifest := testenv.Replace(t, r.running(t, r.manifest, c.name, c.args, c.environment), "serviceAccountName: scanner", "serviceAccountName: "+c.account)
-	r.Kubectl(t, strings.ReplaceAll(manifest, "namespace: "+readerNamespace, "namespace: "+c.namespace), "create", "-f", "-")
+	r.Kubectl(t, strings.ReplaceAll(manifest, "namespace: "+readerNamespace, "namespace: "+c.namespace), "apply", "--server-side", "-f", "-")
 
 	var policy cluster.Object
 	testenv.Must(t, yaml.Unmarshal(r.withKey(t, c.policy), &policy))
@@ -192,8 +192,9 @@ func verifyReports(t *testing.T, r *readers, c controller) {
 		r.post(t, c, "/api/v1/namespaces/"+namespace+"/pods", podWith(image+"/web:rc"), "")
 		var reports string
 		testenv.Await(t, podLimit, "a report with "+want, func() bool {
-			reports = fmt.Sprint(r.Get(t, "/apis/wgpolicyk8s.io/v1alpha2/namespaces/"+namespace+"/policyreports")["items"])
-			return strings.Contains(reports, want)
+			list, err := r.Try(t.Context(), http.MethodGet, "/apis/wgpolicyk8s.io/v1alpha2/namespaces/"+namespace+"/policyreports", nil)
+			reports = fmt.Sprint(list["items"])
+			return err == nil && strings.Contains(reports, want) // at first, the API server does not serve them
 		})
 		t.Log(reports)
 	}
