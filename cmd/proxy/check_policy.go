@@ -53,7 +53,7 @@ func runPolicyTests(ctx context.Context, cfg *config.Config, names []string, obj
 		_ = explain.WriteDecision(&why, decision, trace)
 		writeIndented(stdout, why.Bytes())
 	}
-	writeWarnings(stderr, unreadAnnotations(policy, suite.Cases))
+	writeWarnings(stderr, slices.Concat(unreadAnnotations(policy, suite.Cases), withoutNode(policy, suite.Cases)))
 	fmt.Fprintf(stdout, "%d policy tests: %d passed, %d failed\n", len(suite.Cases), len(suite.Cases)-failed, failed)
 	return failed == 0
 }
@@ -110,6 +110,29 @@ func unreadAnnotations(policy *policy.Policy, cases []policytest.Case) []string 
 		}
 	}
 	slices.Sort(warnings)
+	return warnings
+}
+
+// withoutNode names tests of a token without a node, if rules or denials decide by the node: the
+// tokens of pods name one. Denials of a few nodes do not count, since most pods are on others.
+func withoutNode(policy *policy.Policy, cases []policytest.Case) []string {
+	var warnings []string
+	for _, c := range cases {
+		id := c.Subject.Identity
+		if id == nil || id.External != nil || id.InSecret() || id.Kubernetes.Node.Name != "" {
+			continue
+		}
+		c.Subject.NoToken = true
+		decision := policy.Decide(c.Subject, c.Service, c.Requested)
+		decides := slices.DeleteFunc(decision.UnjudgedDenials, func(name string) bool { return slices.Contains(decision.DenialsOfNodes, name) })
+		for _, s := range decision.Scopes {
+			decides = append(decides, s.Unjudged...)
+		}
+		if len(decides) > 0 {
+			slices.Sort(decides)
+			warnings = append(warnings, fmt.Sprintf("%s.identity: names no node, so only tokens without one are tested; for pods, %s can decide otherwise: write node", c.Origin, strings.Join(slices.Compact(decides), ", ")))
+		}
+	}
 	return warnings
 }
 

@@ -322,9 +322,6 @@ func parseClientCAs(data []byte) ([]*x509.Certificate, error) {
 		if err != nil {
 			return nil, fmt.Errorf("holds a certificate that cannot be read: %w", err)
 		}
-		if !maySign(cert) {
-			return nil, fmt.Errorf("holds a certificate that is not a CA's (%s)", term.QuoteValue(cert.Subject.String()))
-		}
 		certs = append(certs, cert)
 	}
 	if bytes.Count(data, []byte("-----BEGIN ")) > len(certs) { // pem.Decode skips them
@@ -332,6 +329,9 @@ func parseClientCAs(data []byte) ([]*x509.Certificate, error) {
 	}
 	if len(certs) == 0 {
 		return nil, errors.New("holds no certificate")
+	}
+	if !slices.ContainsFunc(certs, maySign) { // others beside a CA do no harm
+		return nil, fmt.Errorf("holds no CA's certificate, but that of %s", term.QuoteValue(certs[0].Subject.String()))
 	}
 	return certs, nil
 }

@@ -225,12 +225,12 @@ func TestTLSKeepsTheLastGoodCertificate(t *testing.T) {
 		}, "server.tls.clientCAFile: DIR/ca.crt holds a block that is damaged or cut off; put the CAs of the nodes' client certificates there, as PEM"},
 		{"a node's certificate for its CA's", func(t *testing.T, rig *tlsRig) {
 			cert, _ := rig.ca.Leaf(t, "system:node:a", -time.Minute, time.Hour)
-			testkit.Put(t, filepath.Join(rig.dir, "ca.crt"), rig.ca.Pem()+cert)
-		}, `server.tls.clientCAFile: DIR/ca.crt holds a certificate that is not a CA's ("CN=system:node:a,O=system:nodes"); put the CAs of the nodes' client certificates there, as PEM`},
+			testkit.Put(t, filepath.Join(rig.dir, "ca.crt"), cert)
+		}, `server.tls.clientCAFile: DIR/ca.crt holds no CA's certificate, but that of "CN=system:node:a,O=system:nodes"; put the CAs of the nodes' client certificates there, as PEM`},
 		{"a client CA that may not sign certificates", func(t *testing.T, rig *tlsRig) {
 			other := pkitest.NewCA(t, nil, pkitest.CaNamed("other CA"), func(c *x509.Certificate) { c.KeyUsage = x509.KeyUsageCRLSign })
 			testkit.Put(t, filepath.Join(rig.dir, "ca.crt"), string(pkitest.CertPEM(other)))
-		}, `server.tls.clientCAFile: DIR/ca.crt holds a certificate that is not a CA's ("CN=other CA"); put the CAs of the nodes' client certificates there, as PEM`},
+		}, `server.tls.clientCAFile: DIR/ca.crt holds no CA's certificate, but that of "CN=other CA"; put the CAs of the nodes' client certificates there, as PEM`},
 		{"a key among the client CAs", func(t *testing.T, rig *tlsRig) {
 			_, key := rig.ca.Leaf(t, "other", -time.Minute, time.Hour)
 			testkit.Put(t, filepath.Join(rig.dir, "ca.crt"), rig.ca.Pem()+key)

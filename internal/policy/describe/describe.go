@@ -118,7 +118,9 @@ func match(m *subjects.Match) string {
 		fmt.Fprintf(&b, " in namespaces with the labels %s", m.NamespaceSelector)
 	}
 	add("of cluster", m.Clusters)
-	add("on node", m.Nodes)
+	if m.Nodes != nil { // also of "*": a token without a node does not match
+		b.WriteString(" on node " + strictyaml.List(m.Nodes))
+	}
 	add("of the token", m.TokenIDs)
 	for i, c := range m.Claims {
 		b.WriteString(map[bool]string{true: " with ", false: " and "}[i == 0] + c.Name + " " + strictyaml.List(c.Values))

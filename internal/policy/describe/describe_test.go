@@ -42,6 +42,7 @@ rules:
   allow: [{repositories: ["team-a/web"], actions: [pull, push]}]
 deny:
 - {name: quarantine, subjects: [{namespaces: [team-bad]}]}
+- {name: any-node, subjects: [{namespaces: ["*"], nodes: ["*"]}]}
 - {name: tokens, subjects: [{tokenIDs: [a, b]}]}
 `)}))(t)
 	got := append(sentences("", p.WrittenRules()), denials("prod", p.WrittenDenials())...)
@@ -55,13 +56,14 @@ deny:
 		"ServiceAccounts named web in namespace a may do anything with a.",
 		`Callers of github with ref refs/heads/main and repository_id 42 or 43 that meet the condition "claims.event_name == \"push\"" may pull and push team-a/web.`,
 		"All ServiceAccounts in namespace team-bad get no token, even if a rule allows access.",
+		"All ServiceAccounts on node * get no token, even if a rule allows access.",
 		"The holders of the token a or b get no token, even if a rule allows access.",
 	} {
 		if got[i].Sentence != want {
 			t.Errorf("%s:\n%s\nwant\n%s", got[i].Name, got[i].Sentence, want)
 		}
 	}
-	if len(got) != 9 || got[0].Origin != "p: rules[0]" || got[0].Cluster != "" || got[7].Cluster != "prod" {
+	if len(got) != 10 || got[0].Origin != "p: rules[0]" || got[0].Cluster != "" || got[7].Cluster != "prod" {
 		t.Errorf("%+v", got)
 	}
 }
