@@ -5,7 +5,7 @@ package subjects
 type Subject struct {
 	Clusters          []string          `json:"clusters" schema:"nonempty"`               // clusters[].name; * is any run of characters
 	Namespaces        []string          `json:"namespaces" schema:"nonempty"`             // * is any run of characters
-	NamespaceSelector NamespaceSelector `json:"namespaceSelector" schema:"nonempty text"` // labels of the namespace, or text as for kubectl -l; needs clusters[].kubernetes
+	NamespaceSelector NamespaceSelector `json:"namespaceSelector" schema:"nonempty text"` // labels of the namespace; in files also text as for kubectl -l; needs clusters[].kubernetes
 	ServiceAccounts   []string          `json:"serviceAccounts" schema:"nonempty"`        // * is any run of characters
 	Nodes             []string          `json:"nodes" schema:"nonempty"`                  // the node that the token names; * is any run of characters
 	// Identities are identities[].name, exactly: CI jobs and others that are no
