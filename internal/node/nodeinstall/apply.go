@@ -30,11 +30,12 @@ var (
 	// configuration.
 	ErrStopped = errors.New("another program has stopped the kubelet; start it")
 
+	// ErrChanged means that the kubelet may have been healthy without the files that were to be tested.
+	ErrChanged = errors.New("another program changed files while the kubelet was restarted; end it, or run it again, which repairs them")
+
 	errUntested = errors.New("the kubelet has a configuration that was not tested; run the same command again, which restores the previous one first; a boot of the node restores it, too")
 
 	errIncomplete = errors.New("uninstall is not complete; run the same command again, which completes it")
-
-	errChanged = errors.New("another program changed files while the kubelet was restarted; run it again, which repairs them")
 
 	errNotRestarted = errors.New("the kubelet was not restarted, although it is due; run it again")
 )
@@ -124,7 +125,7 @@ func (i *Installer) expectDone(s *state, d Desired) error {
 	for _, c := range plan.Changes {
 		paths = append(paths, i.tree.Path(c.Path))
 	}
-	return fmt.Errorf("%w: %s", errChanged, strings.Join(paths, ", "))
+	return fmt.Errorf("%w: %s", ErrChanged, strings.Join(paths, ", "))
 }
 
 // endInterrupted restores the kubelet's files to their state before an interrupted command. Every

@@ -373,7 +373,7 @@ func TestAFileIsReplacedWhileWatching(t *testing.T) {
 			restarts := h.kubelet.restarts
 			h.kubelet.sick = func() error { change(); return nil }
 			_, err := h.Apply(t.Context(), d)
-			if !errors.Is(err, errChanged) || errors.Is(err, ErrRejected) || !strings.HasSuffix(err.Error(), "run it again, which repairs them: "+h.tree.Path("/"+name)) || h.kubelet.restarts != restarts+1 {
+			if !errors.Is(err, ErrChanged) || errors.Is(err, ErrRejected) || !strings.HasSuffix(err.Error(), "run it again, which repairs them: "+h.tree.Path("/"+name)) || h.kubelet.restarts != restarts+1 {
 				t.Errorf("%s: error %v, %d restarts", name, err, h.kubelet.restarts-restarts)
 			}
 			h.kubelet.sick = nil
@@ -385,7 +385,7 @@ func TestAFileIsReplacedWhileWatching(t *testing.T) {
 		h.apply(d)
 		h.kubelet.sick = func() error { h.put(eksFlags, flags); return nil }
 		d.Provider = []byte(strings.Replace(testProvider, "0s", "1s", 1))
-		if _, err := h.Apply(t.Context(), d); !errors.Is(err, errChanged) || !strings.HasSuffix(err.Error(), h.tree.Path("/"+eksFlags)) {
+		if _, err := h.Apply(t.Context(), d); !errors.Is(err, ErrChanged) || !strings.HasSuffix(err.Error(), h.tree.Path("/"+eksFlags)) {
 			t.Errorf("error %v", err)
 		}
 		// The kubelet has not tried the provider yet.

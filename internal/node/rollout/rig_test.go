@@ -55,6 +55,7 @@ type simulated struct {
 	end        context.CancelFunc
 	ended      chan struct{}
 	breaks     atomic.Bool // the kubelet does not become healthy with a new configuration
+	undone     atomic.Bool // another program removes the provider whenever the kubelet starts
 	silent     atomic.Bool // the node stops reporting, and stays Ready all the same
 	lost       atomic.Bool // the node does not become Ready either
 	denied     atomic.Bool // pulls fail
@@ -221,6 +222,10 @@ func (n *simulated) Restart(context.Context) error {
 	}
 	if n.breaks.Load() && n.installed() {
 		return fmt.Errorf("%w: exit status 1%s", nodeinstall.ErrUnhealthy, strings.Repeat(" and so on", 500))
+	}
+	if n.undone.Load() {
+		const provider = "/etc/pullpass/credential-providers/pullpass.yaml"
+		testkit.Must(n.t, n.tree.Remove(provider, look(n.t, n, provider)))
 	}
 	if !n.lost.Load() && !n.silent.Load() {
 		n.heartbeat(true)

@@ -100,6 +100,10 @@ func (w *work) change(ctx context.Context, do func(context.Context) error, state
 	case errors.Is(err, nodeinstall.ErrRejected):
 		w.next = driftInterval
 		return true, w.report(ctx, Rejected, err.Error())
+	case errors.Is(err, nodeinstall.ErrChanged):
+		err = w.stop(ctx, Failed, err)
+		w.next = driftInterval // each attempt restarts the kubelet
+		return true, err
 	case w.gate.restarted:
 		return true, w.stop(ctx, Failed, err)
 	}

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -304,6 +305,24 @@ func TestAnotherProgramInstallsTheSame(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Another program changes files whenever the kubelet starts. Each attempt restarts the kubelet, so there are few.
+func TestAnotherProgramUndoesTheRestart(t *testing.T) {
+	in(t, 2, func(t *testing.T, f *fleet) {
+		for _, n := range f.nodes {
+			n.undone.Store(true)
+		}
+		f.start()
+		time.Sleep(30 * time.Minute)
+		failed := f.nodes[f.restarted()[0]]
+		if r := failed.record(); r.State != Failed || !strings.Contains(r.Reason, nodeinstall.ErrChanged.Error()) {
+			t.Errorf("%+v", r)
+		}
+		if restarts := f.restarted(); len(restarts) > 8 || slices.ContainsFunc(restarts, func(name string) bool { return name != failed.name }) {
+			t.Errorf("restarts %q within half an hour", restarts)
+		}
+	})
 }
 
 // An agent that ended after its node was Ready, and before its turn was over, ends the turn when it begins again.
