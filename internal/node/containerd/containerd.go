@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"github.com/pelletier/go-toml/v2"
+
+	"github.com/pullpass/pullpass/internal/base/term"
 )
 
 // maxFiles limits the imports. Each file can be as large as a Reader allows.
@@ -202,4 +204,15 @@ func (s Settings) IsUnread() bool {
 func (s Settings) ListProblem() string {
 	return fmt.Sprintf("is a list (%s), with which containerd 2.1 and later reads no hosts.toml when it pulls with its transfer service: pods' tokens go to the registries behind the gateway; "+
 		"write config_path = %q, or use_local_image_pull = true, and restart containerd", s.ConfigPath, s.Dir())
+}
+
+// EndpointProblem describes the consequence of a kubelet that asks an endpoint for images. It is empty
+// if the endpoint is that of a platform's containerd.
+func EndpointProblem(endpoint string) string {
+	switch strings.TrimPrefix(endpoint, "unix://") {
+	case "", "/run/containerd/containerd.sock", "/var/run/containerd/containerd.sock", "/run/k3s/containerd/containerd.sock", "/var/snap/microk8s/common/run/containerd.sock":
+		return ""
+	}
+	return fmt.Sprintf("is %s, which is not the platform's containerd: it reads no hosts.toml, and would send tokens to the registry itself; leave it out, or name images by the gateway's own name (docs/how-to/kubelet.md)",
+		term.QuoteValue(endpoint))
 }

@@ -2,16 +2,24 @@ package nodeconfig
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/pullpass/pullpass/internal/base/strictyaml"
 	"github.com/pullpass/pullpass/internal/base/term"
+	"github.com/pullpass/pullpass/internal/node/containerd"
 	"github.com/pullpass/pullpass/internal/node/kubelet"
 )
 
 const (
 	configFlagName = "--image-credential-provider-config"
 	binDirFlagName = "--image-credential-provider-bin-dir"
+)
+
+// The kubelet's flags for the programs that pull images, and the same in its KubeletConfiguration.
+var (
+	endpointFlags    = []string{"--container-runtime-endpoint", "--image-service-endpoint"}
+	endpointSettings = []string{"containerRuntimeEndpoint", "imageServiceEndpoint"}
 )
 
 // imageSettings are the settings of a kubelet for images that are already on the node, with their
@@ -40,6 +48,9 @@ func (l *linter) flags(name string, data []byte) {
 			if !hasValue && j+1 < len(words) {
 				value = words[j+1]
 			}
+			if flag = strings.ReplaceAll(flag, "_", "-"); slices.Contains(endpointFlags, flag) { // as the kubelet reads it
+				l.endpoint(at(name, i+1, flag), value)
+			}
 			switch flag {
 			case configFlagName, binDirFlagName:
 				found[flag], lines[flag] = value, i+1
@@ -65,6 +76,14 @@ func (l *linter) flags(name string, data []byte) {
 	}
 }
 
+// endpoint judges the program to which the kubelet gives credentials for images.
+func (l *linter) endpoint(p place, value string) {
+	isKnown := !strings.Contains(value, "$") // the variable of a unit or of a script
+	if problem := containerd.EndpointProblem(value); problem != "" && isKnown && l.target.Gateway != "" && !l.target.CRIO {
+		l.find(p, "%s", problem)
+	}
+}
+
 func (l *linter) setGate(p place, on bool) {
 	l.images.Gate, l.images.gate = &on, p
 	if !on {
@@ -83,6 +102,11 @@ func (l *linter) kubeletConfiguration(d *document) {
 		}
 		if n := strictyaml.Field(gates, kubelet.VerifyGate); n != nil {
 			l.setGate(d.at(field+kubelet.VerifyGate), kubelet.IsOn(n.Value))
+		}
+	}
+	for _, setting := range endpointSettings {
+		if n := strictyaml.Field(d.root, setting); n != nil {
+			l.endpoint(d.at(setting), n.Value)
 		}
 	}
 	const policy = "imagePullCredentialsVerificationPolicy"

@@ -250,8 +250,10 @@ func (p profile) asksContainerd(tree *hostfs.Tree, unit, flagFile string) error 
 	}
 	for name, value := range named(flags) {
 		switch {
-		case slices.Contains(endpointFlags, name) && !isContainerd(value):
-			return notContainerd(name+" of the kubelet", value)
+		case slices.Contains(endpointFlags, name):
+			if problem := containerd.EndpointProblem(value); problem != "" {
+				return fmt.Errorf("%w: %s of the kubelet %s", ErrProfile, name, problem)
+			}
 		case slices.Contains(settingsFlags, name):
 			if err := settingsAskContainerd(tree, name, value); err != nil {
 				return err
@@ -412,8 +414,9 @@ func settingsAskContainerd(tree *hostfs.Tree, flag, name string) error {
 	value, _ := strictyaml.Value(root)
 	settings, _ := value.(map[string]any)
 	for _, setting := range endpointSettings {
-		if value, ok := settings[setting].(string); ok && !isContainerd(value) {
-			return notContainerd(setting+" in "+tree.Path(name), value)
+		value, _ := settings[setting].(string)
+		if problem := containerd.EndpointProblem(value); problem != "" {
+			return fmt.Errorf("%w: %s in %s %s", ErrProfile, setting, tree.Path(name), problem)
 		}
 	}
 	return nil
@@ -468,18 +471,6 @@ func missing(err error) error {
 		return nil
 	}
 	return err
-}
-
-// isContainerd reports whether an endpoint is that of a platform's containerd.
-func isContainerd(endpoint string) bool {
-	return slices.Contains([]string{
-		"", "/run/containerd/containerd.sock", "/var/run/containerd/containerd.sock", "/run/k3s/containerd/containerd.sock", "/var/snap/microk8s/common/run/containerd.sock",
-	}, strings.TrimPrefix(endpoint, "unix://"))
-}
-
-func notContainerd(setting, endpoint string) error {
-	return fmt.Errorf("%w: %s is %s, which is not the platform's containerd: it reads no hosts.toml, and would send tokens to the registry itself; leave it out, or name images by the gateway's own name (docs/how-to/kubelet.md)",
-		ErrProfile, setting, term.QuoteValue(endpoint))
 }
 
 // containerdSettings returns the settings of the node's containerd.
