@@ -50,6 +50,7 @@ type linter struct {
 	guarded          bool            // the plugin has --gateway
 	images           imageSettings
 	findings         []*finding
+	remarks          []string // about parts of files that were not judged
 }
 
 // document is one document of a YAML or JSON file.
@@ -95,6 +96,7 @@ func (k Target) Lint(ctx context.Context, files []string) (findings []error, rem
 			remarks = append(remarks, fmt.Sprintf("not judged: %s, which is not among the files", part))
 		}
 	}
+	remarks = append(remarks, l.remarks...)
 	remarks = append(remarks, l.sharedImages()...)
 	return l.result(), remarks
 }

@@ -1,7 +1,9 @@
 package nodeconfig
 
 import (
+	"bytes"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -34,6 +36,15 @@ type imageSettings struct {
 func (l *linter) flags(name string, data []byte) {
 	found := map[string]string{}
 	lines := map[string]int{}
+	in := ""
+	if variables := variablesOf(name); variables != nil {
+		counting, err := effective(data, variables)
+		if err == nil {
+			data, in = counting, fmt.Sprintf(" in the last %s=, the only line that counts", variables[0])
+		} else {
+			l.remarks = append(l.remarks, fmt.Sprintf("not judged: which lines of %s count: %v", name, err))
+		}
+	}
 	for i, text := range strings.Split(string(data), "\n") {
 		if strings.HasPrefix(strings.TrimSpace(text), "#") {
 			continue
@@ -68,12 +79,43 @@ func (l *linter) flags(name string, data []byte) {
 	}
 	for _, flag := range []string{configFlagName, binDirFlagName} {
 		if _, ok := found[flag]; !ok {
-			l.find(at(name, 1, flag), "is missing, and the kubelet runs no plugin; add both flags (see kubelet-config --part flags)")
+			l.find(at(name, 1, flag), "is missing%s, and the kubelet runs no plugin; add both flags (see kubelet-config --part flags)", in)
 		}
 	}
 	if dir, ok := found[binDirFlagName]; ok && l.target.PluginDir != "" && strings.TrimRight(dir, "/") != strings.TrimRight(l.target.PluginDir, "/") {
 		l.find(at(name, lines[binDirFlagName], binDirFlagName), "is another directory than --plugin-dir (%s); correct one of them", term.QuoteValue(dir))
 	}
+}
+
+// variablesOf returns the variables with the kubelet's flags in an EnvironmentFile of systemd: that of
+// kubeadm, and those of AKS and GKE. It returns nil for other files.
+func variablesOf(name string) []string {
+	switch dir := filepath.Base(filepath.Dir(name)); {
+	case filepath.Base(name) != "kubelet", dir != "default" && dir != "sysconfig":
+		return nil
+	}
+	return []string{"KUBELET_EXTRA_ARGS", "KUBELET_FLAGS", "KUBELET_OPTS"}
+}
+
+// effective blanks the lines of an EnvironmentFile other than the last assignments of the variables.
+func effective(data []byte, variables []string) ([]byte, error) {
+	lines := slices.Collect(bytes.Lines(data))
+	counts := map[int]bool{} // by the position of the line
+	for _, variable := range variables {
+		a, found, err := kubelet.LastAssignment(data, variable)
+		if err != nil {
+			return nil, err
+		}
+		counts[a.Line] = counts[a.Line] || found
+	}
+	at := 0
+	for i, line := range lines {
+		if !counts[at] {
+			lines[i] = []byte("\n")
+		}
+		at += len(line)
+	}
+	return bytes.Join(lines, nil), nil
 }
 
 // endpoint judges the program to which the kubelet gives credentials for images.

@@ -14,6 +14,7 @@ import (
 	"github.com/pullpass/pullpass/internal/base/strictyaml"
 	"github.com/pullpass/pullpass/internal/base/term"
 	"github.com/pullpass/pullpass/internal/node/hostfs"
+	"github.com/pullpass/pullpass/internal/node/kubelet"
 )
 
 const (
@@ -285,12 +286,12 @@ func (e *edit) add(content []byte) ([]byte, error) {
 		e.Empty = false
 		return slices.Concat(withNewline(content), fmt.Appendf(nil, "%s=%q\n", e.Variable, strings.Join(e.Ours, " "))), nil
 	}
-	value, before := strings.Join(e.Ours, " "), string(content[a.start:a.end])
-	e.Empty = a.quoted && before == ""
+	value, before := strings.Join(e.Ours, " "), string(content[a.Start:a.End])
+	e.Empty = a.Quoted && before == ""
 	if before != "" {
 		value = before + " " + value
 	}
-	return slices.Concat(content[:a.start], []byte(value), content[a.end:]), nil
+	return slices.Concat(content[:a.Start], []byte(value), content[a.End:]), nil
 }
 
 // remove returns the content without our part. It returns the same slice if the part is missing.
@@ -305,17 +306,17 @@ func (e edit) remove(content []byte) ([]byte, error) {
 	if !found {
 		return content, err
 	}
-	value := string(content[a.start:a.end])
+	value := string(content[a.Start:a.End])
 	for _, flag := range e.Ours {
 		value = removeWord(value, flag)
 	}
-	if value == string(content[a.start:a.end]) {
+	if value == string(content[a.Start:a.End]) {
 		return content, nil
 	}
-	if value == "" && a.quoted && !e.Empty { // the line is as add writes it
-		return slices.Concat(content[:a.line], content[a.next:]), nil
+	if value == "" && a.Quoted && !e.Empty { // the line is as add writes it
+		return slices.Concat(content[:a.Line], content[a.Next:]), nil
 	}
-	return slices.Concat(content[:a.start], []byte(value), content[a.end:]), nil
+	return slices.Concat(content[:a.Start], []byte(value), content[a.End:]), nil
 }
 
 // withoutStale removes our former parts that are no longer needed.
@@ -373,7 +374,7 @@ func (e edit) flags(content []byte) (flags []string, err error) {
 	if !found {
 		return nil, err
 	}
-	value := string(content[a.start:a.end])
+	value := string(content[a.Start:a.End])
 	if strings.Contains(value, `\`) || strings.Count(value, `"`)%2 == 1 || strings.Count(value, `'`)%2 == 1 {
 		return nil, fmt.Errorf("%w: %s has a quote that is not closed, or \\; write it without", errForm, e.Variable)
 	}
@@ -386,55 +387,12 @@ func words(s string) []string {
 
 func isBlank(c byte) bool { return c == ' ' || c == '\t' }
 
-// assignment is the position of a variable's value.
-type assignment struct {
-	line, next int // the line, and the next one
-	start, end int // the value, without quotes
-	quoted     bool
-}
-
-// assignment finds the last assignment, which counts (systemd.exec(5), EnvironmentFile). With an
-// error, it finds none.
-func (e edit) assignment(content []byte) (a assignment, found bool, err error) {
-	at, isComment := 0, false
-	// Before systemd 254, a comment that ends with a backslash continues on the next line.
-	continued := fmt.Errorf("%w: a comment ends with \\; remove the \\", errForm)
-	for line := range bytes.Lines(content) {
-		begin := at
-		at += len(line)
-		text := bytes.TrimRight(line, " \t\r\n")
-		indent := len(text) - len(bytes.TrimLeft(text, " \t"))
-		if indent == len(text) || text[indent] == '#' || text[indent] == ';' {
-			isComment = bytes.HasSuffix(bytes.TrimRight(line, "\r\n"), []byte(`\`))
-			continue
-		}
-		if isComment {
-			return a, false, continued
-		}
-		if text[len(text)-1] == '\\' {
-			return a, false, fmt.Errorf("%w: a line ends with \\; write each variable on one line", errForm)
-		}
-		key, value, isSet := bytes.Cut(text[indent:], []byte("="))
-		if !isSet || string(bytes.TrimSpace(key)) != e.Variable {
-			continue
-		}
-		a = assignment{line: begin, next: at, end: begin + len(text)}
-		if value = bytes.TrimLeft(value, " \t"); len(value) > 0 && (value[0] == '"' || value[0] == '\'') {
-			inner := value[1:]
-			if len(inner) == 0 || bytes.IndexAny(inner, `\`+string(value[0])) != len(inner)-1 || inner[len(inner)-1] != value[0] {
-				return a, false, fmt.Errorf("%w: %s has quotes within quotes; write it with one pair of them", errForm, e.Variable)
-			}
-			value = inner[:len(inner)-1]
-			a.quoted = true
-			a.end--
-		}
-		a.start = a.end - len(value)
-		found = true
+// assignment finds the assignment that counts. With an error, it finds none.
+func (e edit) assignment(content []byte) (a kubelet.Assignment, found bool, err error) {
+	if a, found, err = kubelet.LastAssignment(content, e.Variable); err != nil {
+		err = fmt.Errorf("%w: %w", errForm, err)
 	}
-	if isComment && !found {
-		return a, false, continued // our line would follow
-	}
-	return a, found, nil
+	return a, found, err
 }
 
 func withNewline(content []byte) []byte {

@@ -278,7 +278,7 @@ func (c command) value(name string) (string, error) {
 		}
 		a, found, err := edit{Variable: name}.assignment(content)
 		if found {
-			return string(content[a.start:a.end]), nil
+			return string(content[a.Start:a.End]), nil
 		}
 		if err != nil && strings.Contains(string(content), name) {
 			return "", fmt.Errorf("%s: %w", c.tree.Path(file), err)
@@ -495,7 +495,7 @@ func (s flagSource) isAlone(c command, file string, isAssigned bool) error {
 		if err != nil && strings.Contains(string(content), s.variable) {
 			return fmt.Errorf("%s: %w", c.tree.Path(other), err)
 		}
-		if found && (isBehind || a.end > a.start && !isAssigned) {
+		if found && (isBehind || a.End > a.Start && !isAssigned) {
 			place = other
 		}
 	}
