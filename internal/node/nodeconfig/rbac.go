@@ -100,14 +100,23 @@ func (l *linter) rights(audiences map[string]place) {
 
 func (l *linter) right(audience string, asked place) {
 	var roles []rbacObject
+	var namespaces []string
 	for _, role := range l.roles {
 		if !slices.ContainsFunc(role.Rules, func(r rbacRule) bool { return r.allows(audience) }) {
 			continue
 		}
-		if slices.ContainsFunc(l.bindings, func(b rbacObject) bool { return b.binds(role) && b.isForNodes() }) {
-			return
+		if slices.ContainsFunc(l.bindings, func(b rbacObject) bool { return b.binds(role) && b.isForNodes() && !b.isNarrow() }) {
+			if role.Kind == "ClusterRole" {
+				return
+			}
+			namespaces = append(namespaces, term.Plain(role.Metadata.Namespace))
 		}
 		roles = append(roles, role)
+	}
+	if len(namespaces) > 0 {
+		l.remarks = append(l.remarks, fmt.Sprintf("note: a Role lets the kubelet request the audience %s for pods of its namespace (%s), and pods of all others are pulled for anonymously; for all, use a ClusterRole and a ClusterRoleBinding",
+			term.QuoteValue(audience), strings.Join(namespaces, ", ")))
+		return
 	}
 	for _, role := range roles {
 		l.unbound(role)
@@ -148,9 +157,15 @@ func (l *linter) nearlyAllows(role rbacObject, rule int, audience string) {
 func (l *linter) unbound(role rbacObject) {
 	bound := false
 	for _, b := range l.bindings {
-		if b.binds(role) {
-			bound = true
+		if !b.binds(role) {
+			continue
+		}
+		bound = true
+		if !b.isForNodes() {
 			l.find(b.at("subjects"), "do not hold the kubelets; add {apiGroup: rbac.authorization.k8s.io, kind: Group, name: %q}", nodesGroup)
+		}
+		if b.isNarrow() {
+			l.find(b.at("kind"), "gives the right in the namespace of the binding alone (RoleBinding), so pods of all others are pulled for anonymously; write ClusterRoleBinding, without metadata.namespace, or bind a Role if this is intended")
 		}
 	}
 	if !bound {
@@ -161,6 +176,12 @@ func (l *linter) unbound(role rbacObject) {
 func (o rbacObject) binds(role rbacObject) bool {
 	return o.RoleRef.Kind == role.Kind && o.RoleRef.Name == role.Metadata.Name &&
 		(role.Kind == "ClusterRole" || o.Metadata.Namespace == role.Metadata.Namespace)
+}
+
+// isNarrow reports whether a binding gives a role of the cluster in one namespace only. The binding of a
+// Role can do no more, so its author intends that.
+func (o rbacObject) isNarrow() bool {
+	return o.Kind == "RoleBinding" && o.RoleRef.Kind == "ClusterRole"
 }
 
 func (o rbacObject) isForNodes() bool {
