@@ -15,6 +15,7 @@ import (
 func (l *linter) args(p *provider) (hosts []string) {
 	args := p.config.Args
 	gateway, named := false, false
+	dir := certsDir
 	for i := 0; i < len(args); i++ {
 		place := p.at(fmt.Sprintf("args[%d]", i))
 		name, value, found := strings.Cut(args[i], "=")
@@ -39,6 +40,9 @@ func (l *linter) args(p *provider) (hosts []string) {
 			l.find(place, "is beside %s, and the plugin takes only one of them; remove it", byName)
 		case !path.IsAbs(value):
 			l.find(place, "is not the absolute path of a directory; write where containerd's config_path leads: --certs-dir=%s", certsDir)
+			dir = ""
+		default:
+			dir = value
 		}
 		if name == "--registry" || !known {
 			hosts = append(hosts, value)
@@ -59,6 +63,9 @@ func (l *linter) args(p *provider) (hosts []string) {
 			remedy = "add " + byName
 		}
 		l.find(p.at("args"), "are not for the runtime of the nodes, so the plugin compares the wrong thing and gives no token; %s", remedy)
+	}
+	if gateway && !named && l.target.Gateway != "" {
+		p.certsDir = dir
 	}
 	l.guarded = l.guarded || gateway
 	return hosts

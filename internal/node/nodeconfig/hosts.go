@@ -2,6 +2,7 @@ package nodeconfig
 
 import (
 	"net/url"
+	"path"
 	"slices"
 	"strings"
 
@@ -10,12 +11,14 @@ import (
 	"github.com/pullpass/pullpass/internal/node/hoststoml"
 )
 
+const hostsName = "hosts.toml"
+
 // hostsFile is a hosts.toml of containerd.
 type hostsFile struct {
 	name     string
 	registry string       // the file applies to its images
 	tables   []*tomlTable // the first is the top level of the file
-	refused  error        // why the plugin gives no token with it
+	refused  error        // why the plugin gives no token with it, if the gateway has to be its server
 }
 
 func (h *hostsFile) at(line int, field string) place { return at(h.name, line, field) }
@@ -31,7 +34,12 @@ type endpoint struct {
 
 // containerd judges containerd's configuration: whether it reads any hosts.toml.
 func (l *linter) containerd(name string, data []byte) {
-	switch s, err := containerd.Parse(data); {
+	s, err := containerd.Parse(data)
+	isKnown := func(dir string) bool { return path.IsAbs(dir) && !strings.Contains(dir, "$") }
+	if err == nil && s.ConfigPath != "" && !slices.ContainsFunc(s.Dirs(), func(dir string) bool { return !isKnown(dir) }) {
+		l.searched = append(l.searched, searched{name, s.ConfigPath, s.Dirs()})
+	}
+	switch {
 	case err != nil:
 		l.find(at(name, 0, ""), "%v", err)
 	case s.ConfigPath == "":
@@ -53,9 +61,9 @@ func (l *linter) hosts(name string, data []byte) {
 		}
 	}
 	l.judged[l.target.hostsOf(h.registry)] = true
+	l.hostsFiles = append(l.hostsFiles, h)
 	if isMirror {
 		h.refused = hoststoml.VerifyContent(data, l.target.server(h.registry))
-		l.hostsFiles = append(l.hostsFiles, h)
 	}
 	if !slices.ContainsFunc(h.tables, func(t *tomlTable) bool { return t.name == "host" || strings.HasPrefix(t.name, "host.") }) {
 		// As seen with 1.6: it logs "invalid `host` tree", and reads the directory as if it

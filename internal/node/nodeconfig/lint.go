@@ -46,8 +46,9 @@ type linter struct {
 	roles            []rbacObject
 	bindings         []rbacObject
 	judged           map[string]bool // parts that the files contain
-	hostsFiles       []*hostsFile    // of registries behind the gateway
-	guarded          bool            // the plugin has --gateway
+	hostsFiles       []*hostsFile
+	searched         []searched // for hosts files
+	guarded          bool       // the plugin has --gateway
 	images           imageSettings
 	findings         []*finding
 	remarks          []string // about parts of files that were not judged
@@ -233,6 +234,7 @@ func (l *linter) together() {
 		l.rights(audiences)
 	}
 	l.refusedHosts()
+	l.directories()
 }
 
 // result returns all findings, sorted by file in the given order, and by line.

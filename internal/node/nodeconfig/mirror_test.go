@@ -65,13 +65,17 @@ func TestMirrorConfigIsItsOwnBestExample(t *testing.T) {
 			config := strings.Replace(gatewayConfig, "https://gateway.example.com", `"`+url+`"`, 1)
 			target := testTarget(t, config, Options{Mirrors: mirrors})
 			dir := t.TempDir()
-			var files []string
-			for part, name := range map[string]string{"provider": "provider.yaml", "rbac": "rbac.yaml", "flags": "kubelet", "kubelet": "config.yaml"} {
+			const containerd = "etc/containerd/config.toml"
+			testkit.Must(t, os.MkdirAll(filepath.Join(dir, "etc/containerd"), 0o755))
+			testkit.Must(t, os.MkdirAll(filepath.Join(dir, "etc/default"), 0o755))
+			testkit.Write(t, dir, containerd, "version = 2\n[plugins.'io.containerd.grpc.v1.cri'.registry]\nconfig_path = '/etc/containerd/certs.d'\n")
+			files := []string{filepath.Join(dir, containerd)}
+			for part, name := range map[string]string{"provider": "provider.yaml", "rbac": "rbac.yaml", "flags": "etc/default/kubelet", "kubelet": "config.yaml"} {
 				testkit.Write(t, dir, name, string(printed(t, target, part)))
 				files = append(files, filepath.Join(dir, name))
 			}
 			for _, registry := range target.Registries {
-				own := filepath.Join(dir, "certs.d", registry)
+				own := filepath.Join(dir, "etc/containerd/certs.d", registry)
 				testkit.Must(t, os.MkdirAll(own, 0o755))
 				testkit.Write(t, own, "hosts.toml", string(printed(t, testTarget(t, config, Options{Mirrors: []string{registry}}), "hosts")))
 				files = append(files, filepath.Join(own, "hosts.toml"))

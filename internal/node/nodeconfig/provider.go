@@ -56,6 +56,7 @@ type provider struct {
 	path     string // providers[0]
 	config   *credentialProvider
 	set      map[string]bool // the fields that the document names
+	certsDir string          // where the plugin looks for hosts.toml; empty: not known, or nowhere
 }
 
 // at and has expect the path of a field within the provider.
@@ -92,7 +93,7 @@ func (l *linter) readProviders(d *document, isSecond bool) {
 		l.find(d.at("providers"), "is empty, and the kubelet does not start; name a provider (see kubelet-config --part provider)")
 	}
 	for i := range c.Providers {
-		p := &provider{d, fmt.Sprintf("providers[%d]", i), &c.Providers[i], decoder.Set}
+		p := &provider{document: d, path: fmt.Sprintf("providers[%d]", i), config: &c.Providers[i], set: decoder.Set}
 		l.form(p)
 		l.providers = append(l.providers, p)
 	}
