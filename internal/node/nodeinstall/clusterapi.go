@@ -11,7 +11,8 @@ var clusterAPI = guide{
 {{- if .Hosts}}
 # Set containerd's config_path = "/etc/containerd/certs.d" in that image, too. image-builder sets none (its
 # containerd_additional_settings can), and containerd then reads no hosts.toml{{if .Gateway}}: it sends pods' tokens to the registries{{end}}.
-# The command below verifies it: else the machine does not join. Put commands that change the setting before it.
+# The command below restarts containerd, and verifies it: else the machine does not join. Put commands that change the
+# setting before it.
 {{- end}}
 apiVersion: bootstrap.cluster.x-k8s.io/v1beta2
 kind: KubeadmConfigTemplate
@@ -32,7 +33,7 @@ spec:
 {{- if .Hosts}}
       preKubeadmCommands:
       - |
-        found=$(containerd config dump | sed -nE "/^ *\[plugins\.['\"]io\.containerd\.(grpc\.v1\.cri|cri\.v1\.images)['\"]\.registry\]/,/^ *\[/s/^ *config_path = ['\"](.*)['\"]/\1/p")
+        found=$(systemctl restart containerd && containerd config dump | sed -nE "/^ *\[plugins\.['\"]io\.containerd\.(grpc\.v1\.cri|cri\.v1\.images)['\"]\.registry\]/,/^ *\[/s,^ *config_path = ['\"](.*[^/])/?['\"],\1,p") || found="not known, because containerd does not restart"
         if [ "$found" != /etc/containerd/certs.d ]; then
           rm -rf {{config}}
           echo "pullpass: config_path of containerd is '$found', so it does not read /etc/containerd/certs.d. This machine does not join. Set config_path in its image." >&2

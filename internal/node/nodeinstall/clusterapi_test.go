@@ -45,7 +45,11 @@ func TestMachinesWithoutConfigPathDoNotJoin(t *testing.T) {
 		"old, another":                 {"1.6.20.toml", old, `"/etc/docker/certs.d"`, "is '/etc/docker/certs.d'"},
 		"new, a list":                  {"2.4.2.toml", images, "'/etc/containerd/certs.d:/etc/docker/certs.d'", "is '/etc/containerd/certs.d:/etc/docker/certs.d'"},
 		"new, of the transfer service": {"2.4.2.toml", ".transfer.v1.local']", "'/etc/containerd/certs.d'", "is ''"},
+		"a slash behind it, old":       {"1.6.20.toml", old, `"/etc/containerd/certs.d/"`, ""},
+		"a slash behind it, new":       {"2.4.2.toml", images, "'/etc/containerd/certs.d/'", ""},
+		"new, the root":                {"2.4.2.toml", images, "'/'", "is ''"},
 		"no containerd":                {said: "is ''"},
+		"no restart":                   {"2.4.2.toml", images, "'/etc/containerd/certs.d'", "is 'not known, because containerd does not restart'"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -63,7 +67,13 @@ func TestMachinesWithoutConfigPathDoNotJoin(t *testing.T) {
 				dump = before + test.section + rest + "config_path = " + test.path + "\n" + after
 			}
 			testkit.Put(t, filepath.Join(dir, "dump"), dump)
-			script := "set -e\ncontainerd() { [ \"$*\" = 'config dump' ] && cat " + filepath.Join(dir, "dump") + "; }\n" + strings.ReplaceAll(command, ownConfigDir, config) + "\necho kubeadm\n"
+			// The dump is of the files, so it proves nothing for a containerd that was started before.
+			started, restart := filepath.Join(dir, "started"), "touch"
+			if name == "no restart" {
+				restart = "false"
+			}
+			script := "set -e\nsystemctl() { [ \"$*\" = 'restart containerd' ] && " + restart + " " + started + "; }\n" +
+				"containerd() { [ \"$*\" = 'config dump' ] && [ -e " + started + " ] && cat " + filepath.Join(dir, "dump") + "; }\n" + strings.ReplaceAll(command, ownConfigDir, config) + "\necho kubeadm\n"
 			var stdout, stderr bytes.Buffer
 			sh := exec.CommandContext(t.Context(), "sh", "-c", script)
 			sh.Stdout, sh.Stderr = &stdout, &stderr
