@@ -10,6 +10,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/pullpass/pullpass/internal/test/testkit"
 )
@@ -353,6 +354,27 @@ func TestMode(t *testing.T) {
 	for _, name := range []string{"/etc/out", "/etc/none", "/none/none"} {
 		if mode, err := tree.Mode(name); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("%s: %v, %v", name, mode, err)
+		}
+	}
+}
+
+func TestTimes(t *testing.T) {
+	t.Parallel()
+	tree, dir, secret := host(t)
+	name, old := filepath.Join(dir, "etc/default/kubelet"), time.Unix(1, 5)
+	testkit.Put(t, name, "")
+	testkit.Must(t, os.Chtimes(name, old, old))
+	testkit.Must(t, os.Symlink(secret, filepath.Join(dir, "etc/link")))
+	if modified, changed, err := tree.Times("/etc/default/kubelet"); err != nil || !modified.Equal(old) || !changed.After(old) {
+		t.Errorf("%v, %v, %v", modified, changed, err)
+	}
+	info := testkit.Value(os.Lstat(filepath.Join(dir, "etc/link")))(t)
+	if modified, _, err := tree.Times("/etc/link"); err != nil || !modified.Equal(info.ModTime()) {
+		t.Errorf("a link: %v, %v, want %v", modified, err, info.ModTime())
+	}
+	for _, name := range []string{"/etc/missing", "/missing/file"} {
+		if _, _, err := tree.Times(name); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 }

@@ -11,6 +11,9 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // File is a regular file, a symbolic link or a directory.
@@ -146,6 +149,25 @@ func (t *Tree) Mode(name string) (fs.FileMode, error) {
 		return 0, fmt.Errorf("%s: %w", t.Path(name), reason(err))
 	}
 	return info.Mode(), nil
+}
+
+// Times returns when a file was last modified, and when it was last changed in any way: a file that was moved
+// here keeps the time of its modification. It does not follow a link in the last name.
+func (t *Tree) Times(name string) (modified, changed time.Time, err error) {
+	w, dir, base, err := t.parent(name)
+	if err != nil {
+		return modified, changed, err
+	}
+	defer w.close()
+	at, err := dir.Open(".")
+	if err == nil {
+		defer func() { _ = at.Close() }() // nothing was written
+		var stat unix.Stat_t
+		if err = unix.Fstatat(int(at.Fd()), base, &stat, unix.AT_SYMLINK_NOFOLLOW); err == nil {
+			return time.Unix(stat.Mtim.Unix()), time.Unix(stat.Ctim.Unix()), nil
+		}
+	}
+	return modified, changed, fmt.Errorf("%s: %w", t.Path(name), reason(err))
 }
 
 // Follow returns the path that links lead to, including a link in the last name.

@@ -7,6 +7,6 @@ func aks() profile {
 		settings:   []string{"/etc/default/kubeletconfig.json"},
 		client:     []string{rotatedClient},
 		flags:      flagSource{form: formEnvironment, variable: "KUBELET_FLAGS", files: []string{"/etc/default/kubelet"}},
-		containerd: "/etc/containerd/config.toml", containerdUnit: "containerd.service", certs: "/etc/containerd/certs.d",
+		containerd: "/etc/containerd/config.toml", containerdUnit: "containerd.service", socket: "/run/containerd/containerd.sock", certs: "/etc/containerd/certs.d",
 	}
 }

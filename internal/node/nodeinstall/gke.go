@@ -7,6 +7,6 @@ func gke() profile {
 		settings:   []string{"/home/kubernetes/kubelet-config.yaml"},
 		client:     []string{rotatedClient},
 		flags:      flagSource{form: formEnvironment, variable: "KUBELET_OPTS", files: []string{"/etc/default/kubelet"}},
-		containerd: "/etc/containerd/config.toml", containerdUnit: "containerd.service", certs: "/etc/containerd/certs.d",
+		containerd: "/etc/containerd/config.toml", containerdUnit: "containerd.service", socket: "/run/containerd/containerd.sock", certs: "/etc/containerd/certs.d",
 	}
 }

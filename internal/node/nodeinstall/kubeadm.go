@@ -14,7 +14,7 @@ func kubeadm() profile {
 				form: formEnvironment, variable: "KUBELET_KUBEADM_ARGS", files: []string{"/var/lib/kubelet/kubeadm-flags.env"}, mayBeAbsent: true,
 			}},
 		},
-		containerd: "/etc/containerd/config.toml", containerdUnit: "containerd.service", certs: "/etc/containerd/certs.d",
+		containerd: "/etc/containerd/config.toml", containerdUnit: "containerd.service", socket: "/run/containerd/containerd.sock", certs: "/etc/containerd/certs.d",
 	}
 }
 

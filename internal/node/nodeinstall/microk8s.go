@@ -7,6 +7,6 @@ func microk8s() profile {
 		client:     []string{"/var/snap/microk8s/current/certs/kubelet.crt", "/var/snap/microk8s/current/certs/kubelet.key"},
 		flags:      flagSource{form: formArguments, files: []string{"/var/snap/microk8s/current/args/kubelet"}},
 		containerd: "/var/snap/microk8s/current/args/containerd-template.toml", containerdArgs: "/var/snap/microk8s/current/args/containerd",
-		certs: "/var/snap/microk8s/current/args/certs.d",
+		socket: "/var/snap/microk8s/common/run/containerd.sock", certs: "/var/snap/microk8s/current/args/certs.d",
 	}
 }

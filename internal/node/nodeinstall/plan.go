@@ -54,6 +54,7 @@ type Change struct {
 	Restart bool   `json:"restart"` // the kubelet reads it when it starts
 
 	old, next *hostfs.File // nil: no file
+	isNew     bool         // nothing of the file was ours
 	original  *hostfs.File // restored by an uninstall
 	entry     *entry       // entry in the state after the change; nil: none
 }
@@ -117,6 +118,16 @@ func newPlan(tree *hostfs.Tree, s *state, profileName string, d Desired) (*Plan,
 			first = append(first, c)
 		} else {
 			plan.Changes = append(plan.Changes, c)
+		}
+	}
+	// An installation stays as it is, and is repaired: the containerd that runs read its hosts.toml before.
+	if len(d.Hosts) > 0 && slices.ContainsFunc(plan.Changes, func(c Change) bool { return c.isNew }) {
+		problem, err := p.restartProblem(tree)
+		if err == nil && problem != "" {
+			err = fmt.Errorf("%w: %s", ErrProfile, problem)
+		}
+		if err != nil {
+			return nil, err
 		}
 	}
 	// The kubelet may be restarted meanwhile. It must not find one provider in two files, nor flags
@@ -350,7 +361,7 @@ func (t target) change(s *state) (*Change, hostfs.File, error) {
 	if err != nil {
 		return nil, hostfs.File{}, err
 	}
-	c := &Change{Path: t.path, Restart: t.restart, old: current}
+	c := &Change{Path: t.path, Restart: t.restart, old: current, isNew: e == nil}
 	if t.edit != nil {
 		return t.editing(s.tree, c, e)
 	}

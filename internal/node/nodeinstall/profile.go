@@ -44,6 +44,7 @@ type profile struct {
 	containerd     string // its configuration
 	containerdUnit string // of systemd, which can name a different one; empty: the platform does not let it
 	containerdArgs string // the file with its flags, which can name a different one; empty: the platform has none
+	socket         string // of containerd
 	certs          string // directory of hosts.toml if the configuration has no plain path
 }
 

@@ -12,6 +12,7 @@ func rancher(name string, units ...string) profile {
 		client:     []string{"/var/lib/rancher/" + name + "/agent/client-kubelet.crt", "/var/lib/rancher/" + name + "/agent/client-kubelet.key"},
 		flags:      flagSource{form: formRancher, files: []string{"/etc/rancher/" + name + "/config.yaml.d/" + rancherFlagFile}, mayBeAbsent: true},
 		containerd: "/var/lib/rancher/" + name + "/agent/etc/containerd/config.toml",
+		socket:     "/run/k3s/containerd/containerd.sock",
 		certs:      "/var/lib/rancher/" + name + "/agent/etc/containerd/certs.d",
 	}
 }

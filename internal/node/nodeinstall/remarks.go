@@ -10,6 +10,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/pullpass/pullpass/internal/base/strictyaml"
 	"github.com/pullpass/pullpass/internal/base/term"
@@ -63,6 +64,13 @@ func (i *Installer) Remarks(d Desired) (remarks []string, err error) {
 		}
 		if c.IsUnread() {
 			remarks = append(remarks, listProblem(c))
+		}
+		problem, err := p.restartProblem(i.tree)
+		if err != nil {
+			return nil, err
+		}
+		if problem != "" {
+			remarks = append(remarks, problem)
 		}
 	}
 	if d.LintHosts != nil {
@@ -545,4 +553,57 @@ func (f containerdFiles) Glob(pattern string) ([]string, error) {
 // listProblem describes the effect of a list of directories, and where to change it.
 func listProblem(c containerd.Settings) string {
 	return fmt.Sprintf("config_path of containerd %s (in one of %s)", c.ListProblem(), strings.Join(c.Files, ", "))
+}
+
+// restartProblem describes a file of containerd's configuration that was changed after containerd had read
+// it: containerd may have a different config_path than the file. Each start makes containerd's socket anew,
+// after it has read the files, so that its time is of the same clock as theirs. Without a socket, containerd
+// does not run, or its start cannot be known.
+func (p profile) restartProblem(tree *hostfs.Tree) (string, error) {
+	socket, err := tree.Follow(p.socket)
+	if err != nil {
+		return "", missing(err)
+	}
+	start, _, err := tree.Times(socket)
+	if err != nil {
+		return "", missing(err)
+	}
+	c, err := p.containerdSettings(tree)
+	if err != nil {
+		return "", err
+	}
+	program := "containerd"
+	if p.flags.form == formRancher {
+		program = p.name // which starts containerd
+	}
+	for _, name := range c.Files {
+		last, err := lastChange(tree, name)
+		if err != nil {
+			return "", err
+		}
+		if last.After(start) {
+			return fmt.Sprintf("%s was changed at %s, and containerd runs since %s: it may have the settings from before, read no hosts.toml, and send pods' tokens to the registries behind the gateway; restart %s",
+				tree.Path(name), last.UTC().Format(time.RFC3339), start.UTC().Format(time.RFC3339), program), nil
+		}
+	}
+	return "", nil
+}
+
+// lastChange returns when a file or a link to it was last changed; zero, if it does not exist. The time of a
+// file's modification does not count: a file that was moved here may have an old one, and others a future one.
+func lastChange(tree *hostfs.Tree, name string) (last time.Time, err error) {
+	real, err := tree.Follow(name)
+	if err != nil {
+		return last, missing(err)
+	}
+	for _, file := range []string{name, real} {
+		_, changed, err := tree.Times(file)
+		if err != nil {
+			return last, missing(err)
+		}
+		if changed.After(last) {
+			last = changed
+		}
+	}
+	return last, nil
 }
