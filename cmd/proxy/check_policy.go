@@ -31,8 +31,9 @@ func runPolicyTests(ctx context.Context, cfg *config.Config, names []string, obj
 	}
 	failed := 0
 	writeWarnings(stderr, suite.Deprecated)
-	for _, c := range suite.Cases {
-		objects.addTo(&c.Subject, cfg)
+	for i := range suite.Cases {
+		objects.addTo(&suite.Cases[i].Subject, cfg)
+		c := suite.Cases[i]
 		differences, decision, trace := policytest.Run(policy, c)
 		verdict := "ok  "
 		if len(differences) > 0 {
@@ -113,13 +114,13 @@ func unreadAnnotations(policy *policy.Policy, cases []policytest.Case) []string 
 	return warnings
 }
 
-// withoutNode names tests of a token without a node, if rules or denials decide by the node: the
+// withoutNode names tests of a token without a node, but not those of one token, if rules or denials decide by the node: the
 // tokens of pods name one. Denials of a few nodes do not count, since most pods are on others.
 func withoutNode(policy *policy.Policy, cases []policytest.Case) []string {
 	var warnings []string
 	for _, c := range cases {
 		id := c.Subject.Identity
-		if id == nil || id.External != nil || id.InSecret() || id.Kubernetes.Node.Name != "" {
+		if id == nil || id.External != nil || id.InSecret() || id.Kubernetes.Node.Name != "" || id.TokenID != "" {
 			continue
 		}
 		c.Subject.NoToken = true

@@ -330,8 +330,10 @@ func parseClientCAs(data []byte) ([]*x509.Certificate, error) {
 	if len(certs) == 0 {
 		return nil, errors.New("holds no certificate")
 	}
-	if !slices.ContainsFunc(certs, maySign) { // others beside a CA do no harm
-		return nil, fmt.Errorf("holds no CA's certificate, but that of %s", term.QuoteValue(certs[0].Subject.String()))
+	first := certs[0]
+	// A pool would accept a leaf as the certificate of its holder, whoever signed it.
+	if certs = slices.DeleteFunc(certs, func(c *x509.Certificate) bool { return !maySign(c) }); len(certs) == 0 {
+		return nil, fmt.Errorf("holds no CA's certificate, but that of %s", term.QuoteValue(first.Subject.String()))
 	}
 	return certs, nil
 }

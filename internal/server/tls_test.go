@@ -557,6 +557,17 @@ func TestTLSAnswersInOneRecord(t *testing.T) {
 	}
 }
 
+// The holder of a leaf among the CAs proves nothing.
+func TestLeavesAmongClientCAs(t *testing.T) {
+	t.Parallel()
+	ca := pkitest.NewAuthority(t, "own CA")
+	leaf, _ := pkitest.NewAuthority(t, "other CA").Leaf(t, "system:node:a", -time.Minute, time.Hour)
+	certs, err := parseClientCAs([]byte(leaf + ca.Pem()))
+	if err != nil || len(certs) != 1 || !certs[0].IsCA {
+		t.Errorf("%d certificates, %v", len(certs), err)
+	}
+}
+
 // CAs older than basic constraints and usages of keys sign as well.
 func TestClientCAsAreThoseThatSign(t *testing.T) {
 	t.Parallel()
