@@ -60,6 +60,8 @@ func newForge(t *testing.T, isUser bool) *forge {
 	git("init", "--quiet")
 	git("remote", "add", "origin", f.dir)
 	write(t, filepath.Join(f.dir, "deploy", "policy.yaml"), policyBefore)
+	write(t, filepath.Join(f.dir, "deploy", "pullpass.yaml"), configuration)
+	write(t, filepath.Join(f.dir, "deploy", "objects.yaml"), objectsBefore)
 	git("add", ".")
 	git("commit", "--quiet", "-m", "a policy")
 	f.base = git("rev-parse", "HEAD")
@@ -144,6 +146,19 @@ func (f *forge) posted() []string {
 	return slices.Clone(f.comments)
 }
 
+const (
+	configuration = `apiVersion: pullpass.dev/v1beta1
+kind: ProxyConfiguration
+server: {tls: {certFile: tls.crt, keyFile: tls.key}}
+clusters: [{name: prod, issuer: "https://issuer.example.com", audiences: [a], kubernetes: {inCluster: true, objects: {requests: true, within: ["team-*/**"]}}}]
+registries: [{service: registry.example.com, issuer: pullpass.example.com}]
+policyFiles: [policy.yaml]
+`
+	objectsBefore = "apiVersion: pullpass.dev/v1beta1\nkind: RepositoryAccess\nmetadata: {name: web, namespace: team-a}\nspec: {serviceAccounts: [web], repositories: [team-a/x], actions: [pull]}\n"
+	objectsAfter  = "# one more\n" + objectsBefore
+	notCompared   = "\n**Not compared:** changes of deploy/objects.yaml."
+)
+
 const gains = "| `*/team-*/*` | push | `{namespace}/**` |"
 
 func TestPolicyDiffAction(t *testing.T) {
@@ -201,6 +216,17 @@ func testPolicyDiffAction(t *testing.T, f *forge) {
 	if text := testkit.Read(t, summary); strings.Count(text, gains) != 4 {
 		t.Errorf("the summary is %s", text)
 	}
+	token = "writes"
+	inputs = map[string]string{"config": "deploy/pullpass.yaml", "path": f.program, "objects": "prod=deploy/objects.yaml"}
+	if output, err := act(inputs); err != nil || len(f.posted()) != 3 || strings.Contains(f.posted()[2], "Not compared") {
+		t.Fatalf("the same objects: %v: %s\n%q", err, output, f.posted())
+	}
+	inputs["fail-on"] = "lost"
+	write(t, filepath.Join(f.dir, "deploy", "objects.yaml"), objectsAfter)
+	if output, err := act(inputs); err == nil || err.Error() != "exit status 1" || !strings.Contains(testkit.Read(t, summary), notCompared) {
+		t.Errorf("other objects: %v: %s", err, output)
+	}
+	posted = f.posted()
 	for name, changed := range map[string]string{"config": "deploy/missing.yaml", "path": "/missing", "base": "0123"} {
 		refused := map[string]string{"config": "deploy/policy.yaml", "path": f.program, name: changed}
 		if output, err := act(refused); err == nil || !slices.Equal(f.posted(), posted) {
@@ -221,13 +247,13 @@ func TestPolicyDiffTemplate(t *testing.T) {
 	}
 	testkit.Must(t, yaml.UnmarshalStrict([]byte(text), &jobs))
 	job := jobs["pullpass-policy-diff"]
-	act := func(config, failOn, token string) (string, error) {
+	act := func(config, failOn, token, objects string) (string, error) {
 		env := map[string]string{
 			"HOME": t.TempDir(), "PATH": filepath.Dir(f.program) + ":" + os.Getenv("PATH"), "PULLPASS_COMMENT_TOKEN": token,
 			"CI_MERGE_REQUEST_DIFF_BASE_SHA": f.base, "CI_MERGE_REQUEST_IID": "7", "CI_PROJECT_ID": "3", "CI_API_V4_URL": f.url,
 		}
 		for name, value := range job.Variables {
-			env[name] = strings.NewReplacer("$[[ inputs.config ]]", config, "$[[ inputs.fail-on ]]", failOn, "$[[ inputs.objects ]]", "", "$[[ inputs.url ]]", "", "$[[ inputs.sha256 ]]", "").Replace(value)
+			env[name] = strings.NewReplacer("$[[ inputs.config ]]", config, "$[[ inputs.fail-on ]]", failOn, "$[[ inputs.objects ]]", objects, "$[[ inputs.url ]]", "", "$[[ inputs.sha256 ]]", "").Replace(value)
 		}
 		return f.runScript(t, env, "-c", strings.Join(job.Script, "\n"))
 	}
@@ -241,12 +267,20 @@ func TestPolicyDiffTemplate(t *testing.T) {
 		{"deploy/missing.yaml", "", "writes", 2, 2},
 		{"deploy/policy.yaml", "", "other", 22, 2}, // curl's, for an HTTP error
 	} {
-		output, err := act(test.config, test.failOn, test.token)
+		output, err := act(test.config, test.failOn, test.token, "")
 		if code := fmt.Sprint(err); (err == nil) != (test.code == 0) || err != nil && code != fmt.Sprint("exit status ", test.code) || len(f.posted()) != test.comments {
 			t.Errorf("%+v: %v: %s\n%q", test, err, output, f.posted())
 		}
 	}
 	if !strings.Contains(f.posted()[0], gains) {
 		t.Error(f.posted())
+	}
+	const objects = "prod=deploy/objects.yaml"
+	if output, err := act("deploy/pullpass.yaml", "lost", "writes", objects); err != nil || len(f.posted()) != 3 || strings.Contains(f.posted()[2], "Not compared") {
+		t.Fatalf("the same objects: %v: %s\n%q", err, output, f.posted())
+	}
+	write(t, filepath.Join(f.dir, "deploy", "objects.yaml"), objectsAfter)
+	if output, err := act("deploy/pullpass.yaml", "lost", "writes", objects); err == nil || !strings.Contains(f.posted()[3], notCompared) {
+		t.Errorf("other objects: %v: %s\n%q", err, output, f.posted())
 	}
 }

@@ -331,7 +331,7 @@ func parseClientCAs(data []byte) ([]*x509.Certificate, error) {
 		return nil, errors.New("holds no certificate")
 	}
 	first := certs[0]
-	// A pool would accept a leaf as the certificate of its holder, whoever signed it.
+	// A pool would accept a leaf as the certificate of its holder, although none of the CAs signed it.
 	if certs = slices.DeleteFunc(certs, func(c *x509.Certificate) bool { return !maySign(c) }); len(certs) == 0 {
 		return nil, fmt.Errorf("holds no CA's certificate, but that of %s", term.QuoteValue(first.Subject.String()))
 	}
