@@ -114,8 +114,9 @@ func unreadAnnotations(policy *policy.Policy, cases []policytest.Case) []string 
 	return warnings
 }
 
-// withoutNode names tests of a token without a node, but not those of one token, if rules or denials decide by the node: the
-// tokens of pods name one. Denials of a few nodes do not count, since most pods are on others.
+// withoutNode names tests of a token without a node, but not those of one token, if rules or
+// conditions decide by the node: the tokens of pods name one. The nodes of denials do not count, since
+// most pods are on others.
 func withoutNode(policy *policy.Policy, cases []policytest.Case) []string {
 	var warnings []string
 	for _, c := range cases {
@@ -125,7 +126,7 @@ func withoutNode(policy *policy.Policy, cases []policytest.Case) []string {
 		}
 		c.Subject.NoToken = true
 		decision := policy.Decide(c.Subject, c.Service, c.Requested)
-		decides := slices.DeleteFunc(decision.UnjudgedDenials, func(name string) bool { return slices.Contains(decision.DenialsOfNodes, name) })
+		decides := decision.UnjudgedDenials
 		for _, s := range decision.Scopes {
 			decides = append(decides, s.Unjudged...)
 		}

@@ -83,11 +83,10 @@ func (p *Policy) denies(own *ruleSet, a *subjects.Asker, d *Decision, trace *Tra
 		switch {
 		case matched && d.DeniedBy == "":
 			d.DeniedBy, doubt = r.name, a.Doubt
-		case !matched && (a.NeedsNode || a.NeedsToken):
+		case !matched && a.NeedsToken:
 			d.UnjudgedDenials = append(d.UnjudgedDenials, r.name)
-			if !a.NeedsToken {
-				d.DenialsOfNodes = append(d.DenialsOfNodes, r.name)
-			}
+		case !matched && a.NeedsNode:
+			d.DenialsOfNodes = append(d.DenialsOfNodes, r.name)
 		}
 		return matched
 	}

@@ -111,7 +111,7 @@ deny:
 - {name: one-token, subjects: [{tokenIDs: [t]}]}
 - {name: gone, subjects: [{serviceAccounts: [gone]}]}
 `)}))(t)
-	const denials = "[by-token by-nodes-too] [by-nodes-too] "
+	const denials = "[by-token] [by-nodes-too] "
 	for text, want := range map[string]string{
 		"web a/x:pull":        denials + "[by-node by-nodes] [pull] []",
 		"web gpu/x:pull":      denials + "[by-node by-nodes] [] [by-node]",

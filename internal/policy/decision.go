@@ -31,7 +31,7 @@ type Decision struct {
 	Scopes   []ScopeDecision // one for each requested scope, in the order asked
 
 	// Of a subject with NoToken: the denials and rules that do not count because only a token
-	// decides whether they match, and those of the denials for which its node does.
+	// decides whether they match; apart, the denials whose nodes alone decide that.
 	UnjudgedDenials, UnjudgedRules, DenialsOfNodes []string
 
 	steps int // comparisons, also for the reasons

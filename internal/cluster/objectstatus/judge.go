@@ -270,9 +270,8 @@ func (j *judge) one(service string, o *kube.PolicyObject, account *knownAccount,
 	v, decision := j.byName(service, o, account, asked, spent)
 	decides := ""
 	if v.extent != policyobjects.None {
-		// A denial of one node would leave no status known.
-		if i := slices.IndexFunc(decision.UnjudgedDenials, func(denial string) bool { return !slices.Contains(decision.DenialsOfNodes, denial) }); i >= 0 {
-			decides = "deny rule " + decision.UnjudgedDenials[i]
+		if decision.UnjudgedDenials != nil { // a denial of one node would leave no status known
+			decides = "deny rule " + decision.UnjudgedDenials[0]
 		}
 	} else if i := slices.IndexFunc(decision.UnjudgedRules, func(rule string) bool { return j.mayAllow(rule, asked, account) }); i >= 0 {
 		decides = "rule " + decision.UnjudgedRules[i]

@@ -23,7 +23,7 @@ func TestDirectoriesOfHostsFiles(t *testing.T) {
 		{"certs.d/ghcr.io/hosts.toml", "/etc/containerd/certs.d", true, false},
 		{"s.d/ghcr.io/hosts.toml", "/etc/containerd/certs.d", false, false},
 		{"/certs.d/ghcr.io/hosts.toml", "/etc/containerd/certs.d", false, false},
-		{"/work/certs.d/ghcr.io/hosts.toml", "/etc/containerd/certs.d", false, false},
+		{"/srv/certs.d/ghcr.io/hosts.toml", "/etc/containerd/certs.d", false, false},
 		{"ghcr.io/hosts.toml", "/etc/containerd/certs.d", false, false},
 		{"hosts.toml", "/etc/containerd/certs.d", false, false},
 	} {

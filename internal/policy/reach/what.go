@@ -75,7 +75,7 @@ func FindWhat(p *policy.Policy, name string, subject policy.Subject, services []
 		reached := Service{Service: service, Rules: []ReachedRule{}}
 		decision, trace := p.Explain(subject, service, nil)
 		if reached.DeniedBy = decision.DeniedBy; reached.DeniedBy == "" {
-			reached.Unjudged = slices.Concat(decision.UnjudgedDenials, decision.UnjudgedRules)
+			reached.Unjudged = slices.Concat(decision.UnjudgedDenials, decision.DenialsOfNodes, decision.UnjudgedRules)
 		}
 		for i, r := range trace.Rules {
 			if r.SubjectMatched && r.ServiceMatched {

@@ -278,7 +278,7 @@ func evaluate(ctx context.Context, p *policy.Policy, service string, scope regis
 		unjudged := d.Scopes[0].Unjudged
 		if s := &d.Scopes[0]; len(s.Granted) > 0 {
 			cluster.Granted = append(cluster.Granted, GrantedAccount{a.Namespace, a.Name, s.Rules})
-			unjudged = d.UnjudgedDenials
+			unjudged = slices.Concat(d.UnjudgedDenials, d.DenialsOfNodes)
 		}
 		for _, name := range unjudged {
 			if !slices.Contains(cluster.Unjudged, name) {

@@ -73,7 +73,7 @@ func (e *explainer) explain(ctx context.Context) (*Explanation, error) {
 		answer.Edit = nil // an invented token must not lead to a proposed edit
 	}
 	e.subject(&event, answer, access.Steps[exchange.StepToken])
-	w := wording{e, &event, e.cfg.Cluster(event.Cluster), checks[event.Cluster], fault, answer.Deny, answer.decision.UnjudgedDenials}
+	w := wording{e, &event, e.cfg.Cluster(event.Cluster), checks[event.Cluster], fault, answer.Deny, slices.Concat(answer.decision.UnjudgedDenials, answer.decision.DenialsOfNodes)}
 	answer.Steps = w.steps(access.Steps)
 	answer.Now = newOutcome(&event)
 	// There is nothing to compare if the token was refused, because the explanation assumes a valid
