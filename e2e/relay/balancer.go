@@ -68,16 +68,19 @@ func StartBalancer(t testing.TB, address string) *Balancer {
 	return b
 }
 
-// Use replaces the backends. Connections that are open stay where they are.
-func (b *Balancer) Use(backends ...Backend) {
+// Use replaces the backends, and asks them whether they are ready: the next connection finds those that are. Connections that are
+// open stay where they are.
+func (b *Balancer) Use(t testing.TB, backends ...Backend) {
+	t.Helper()
 	b.mu.Lock()
-	defer b.mu.Unlock()
 	b.backends = backends
 	for old := range b.ready {
 		if !slices.Contains(backends, old) {
 			delete(b.ready, old)
 		}
 	}
+	b.mu.Unlock()
+	b.check(t.Context())
 }
 
 func (b *Balancer) check(ctx context.Context) {

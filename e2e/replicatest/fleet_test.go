@@ -77,15 +77,13 @@ func startWorld(t *testing.T) *world {
 // publish pushes an image for each namespace, by a Pullpass of its own.
 func (w *world) publish(t *testing.T) {
 	t.Helper()
-	proxy := pullpass.Start(t, w.ca, w.config())
-	w.balancers[enforce].Use(proxy)
+	proxy := pullpass.StartReady(t, w.ca, w.config())
+	w.balancers[enforce].Use(t, proxy)
 	transport := w.ca.Transport(t)
 	for _, namespace := range []string{audit, enforce, elsewhere} {
 		token := w.issuer.Token(t, service, namespace, "builder")
 		proxy.NeverLog(token)
-		testenv.Await(t, recoverLimit, "an image is pushed", func() bool { // the load balancer looks from time to time who is ready
-			return node.Push(t.Context(), transport, "serviceaccount", token, w.registry.Host+"/"+namespace+"/"+image, node.Image(t, namespace)) == nil
-		})
+		testenv.Must(t, node.Push(t.Context(), transport, "serviceaccount", token, w.registry.Host+"/"+namespace+"/"+image, node.Image(t, namespace)))
 	}
 	proxy.Stop(t)
 }
@@ -127,26 +125,19 @@ func (w *world) startFleet(t *testing.T, mode string, redis pullpass.Redis) *fle
 	f.config.PerServiceAccount = perServiceAccount
 	f.config.ShutdownDelay = shutdownDelay
 	for range replicas {
-		f.replicas = append(f.replicas, f.startReplica(t))
+		f.replicas = append(f.replicas, pullpass.StartReady(t, f.ca, f.config))
 	}
-	f.balance()
+	f.balance(t)
 	return f
 }
 
-// startReplica runs one more replica, and waits until it is ready.
-func (f *fleet) startReplica(t *testing.T) *pullpass.Proxy {
+func (f *fleet) balance(t *testing.T) {
 	t.Helper()
-	proxy := pullpass.Start(t, f.ca, f.config)
-	testenv.Await(t, recoverLimit, "Pullpass is ready", func() bool { return proxy.IsReady(t.Context()) })
-	return proxy
-}
-
-func (f *fleet) balance() {
 	var backends []relay.Backend
 	for _, replica := range f.replicas {
 		backends = append(backends, replica)
 	}
-	f.balancers[f.mode].Use(backends...)
+	f.balancers[f.mode].Use(t, backends...)
 }
 
 // all are the replicas, also those that have ended.

@@ -112,7 +112,7 @@ func (w *world) testReplicas(t *testing.T) {
 					f.add(t)
 					// The load balancer still sends it connections, until it looks.
 					f.retire().Stop(t)
-					f.balance()
+					f.balance(t)
 				}
 			},
 		},
@@ -125,8 +125,8 @@ func (w *world) testReplicas(t *testing.T) {
 // add runs one more replica behind the load balancer.
 func (f *fleet) add(t *testing.T) {
 	t.Helper()
-	f.replicas = append(f.replicas, f.startReplica(t))
-	f.balance()
+	f.replicas = append(f.replicas, pullpass.StartReady(t, f.ca, f.config))
+	f.balance(t)
 }
 
 // retire takes the oldest replica off the list, and leaves it behind the load balancer.

@@ -193,7 +193,7 @@ func (w *walk) start(t *testing.T, name, program string) *replica {
 	return &replica{pullpass.StartReady(t, w.ca, config), name, program}
 }
 
-// use has the load balancers pass connections to these alone, once they have looked at them.
+// use has the load balancers pass new connections to these alone.
 func (w *walk) use(t *testing.T, replicas ...*replica) {
 	t.Helper()
 	var tokens, gateway []relay.Backend
@@ -201,16 +201,8 @@ func (w *walk) use(t *testing.T, replicas ...*replica) {
 		tokens, gateway = append(tokens, r), append(gateway, throughGateway{r})
 	}
 	w.serving = replicas
-	w.tokens.Use(tokens...)
-	w.gateway.Use(gateway...)
-	for _, address := range []string{urlOf(w.tokens), urlOf(w.gateway)} {
-		testenv.Await(t, readyLimit, address+" answers", func() bool {
-			c := w.client("127.0.1.1")
-			defer c.CloseIdleConnections()
-			_, err := c.do(t.Context(), http.MethodGet, address+"/.well-known/jwks.json", "", nil)
-			return err == nil
-		})
-	}
+	w.tokens.Use(t, tokens...)
+	w.gateway.Use(t, gateway...)
 }
 
 // publish starts the registry, which trusts the CA of the keys, and pushes an image.
