@@ -50,7 +50,7 @@ have no effect. The tests see these objects as the proxy of that cluster would.`
 				check = server.CheckConfig
 			}
 			faults, warnings := check(cfg, insecureHTTP)
-			sets, objectFaults := readObjects(cmd.Context(), cfg, objects)
+			sets, objectFaults := readObjects(cmd.Context(), cfg, "--objects", objects)
 			if objectFaults == nil {
 				warnings = append(warnings, sets.warnings(cfg)...)
 			}

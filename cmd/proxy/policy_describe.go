@@ -37,7 +37,7 @@ objects.`,
 			if err != nil {
 				return err
 			}
-			sets, faults := readObjects(cmd.Context(), cfg, objects)
+			sets, faults := readObjects(cmd.Context(), cfg, "--objects", objects)
 			if len(faults) > 0 {
 				return reportFaults(cmd.ErrOrStderr(), errors.Join(faults...))
 			}

@@ -2,11 +2,14 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -25,7 +28,7 @@ import (
 // policyDiff has the flags of the command.
 type policyDiff struct {
 	config, against, output, failOn string
-	objects                         []string
+	objects, againstObjects         []string
 }
 
 func policyDiffCommand() *cobra.Command {
@@ -40,13 +43,15 @@ explain shows why. Nothing else changes. The command uses no network.
 Each file is a configuration, or a policy file or objects of kind AccessPolicy. A
 policy file takes the rest from the configuration on the other side. Objects take the
 place of those of --objects. With --objects, both sides have these policy objects of a
-cluster; without it, any can be there.
+cluster, or the side of --against has those of --against-objects; without it, any can
+be there.
 
 Exit code 0 if the files can be compared, 1 if --fail-on names what was found, and 2
 if a file has a fault.`,
 		Example: `  pullpass policy diff --config new/pullpass.yaml --against old/pullpass.yaml
   pullpass policy diff --config policy.yaml --against pullpass.yaml --fail-on gained
-  pullpass policy diff --config new/pullpass.yaml --against old/pullpass.yaml --objects prod-eu=objects.yaml -o markdown`,
+  pullpass policy diff --config new/pullpass.yaml --against old/pullpass.yaml --objects prod-eu=objects.yaml -o markdown
+  pullpass policy diff --config pullpass.yaml --against pullpass.yaml --objects prod-eu=new.yaml --against-objects prod-eu=old.yaml`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return nil
@@ -74,6 +79,7 @@ if a file has a fault.`,
 	flags.StringVar(&d.config, "config", "", "configuration or AccessPolicy with the change (required)")
 	flags.StringVar(&d.against, "against", "", "configuration or AccessPolicy before the change (required)")
 	flags.StringArrayVar(&d.objects, "objects", nil, "CLUSTER=FILE: policy objects of a cluster, repeatable")
+	flags.StringArrayVar(&d.againstObjects, "against-objects", nil, "CLUSTER=FILE: policy objects of a cluster before the change, if --objects has others; repeatable")
 	flags.StringVar(&d.failOn, "fail-on", "", "exit with code 1 if anything is gained, lost, or any of both")
 	outputFlag(command, &d.output, "text", "text, markdown, or json: docs/policy-diff.schema.json describes the fields")
 	return command
@@ -108,9 +114,10 @@ func (d *policyDiff) fails(found *diff.Difference) bool {
 	return len(found.Gained) > 0 && (d.failOn == "gained" || d.failOn == "any") || len(found.Lost) > 0 && (d.failOn == "lost" || d.failOn == "any")
 }
 
-// comparedFile is one of the two files. One of the fields is set.
+// comparedFile is one of the two files: a configuration, a policy file or objects.
 type comparedFile struct {
 	config  *config.Config
+	written *config.Config // with the names of files as they are in the file
 	policy  *policy.File
 	objects *policyobjects.Set
 }
@@ -128,7 +135,9 @@ func readCompared(ctx context.Context, flag, name string) (f comparedFile, err e
 		kind := strictyaml.Field(documents[0], "kind")
 		switch {
 		case kind != nil && kind.Value == config.Kind:
-			f.config, err = config.Parse(data, name, filepath.Dir(name))
+			if f.config, err = config.Parse(data, name, filepath.Dir(name)); err == nil {
+				f.written, err = config.Parse(data, name, "")
+			}
 			return f, err
 		case kind != nil && kind.Value == policy.Kind && strictyaml.Field(documents[0], "metadata") == nil && strictyaml.Field(documents[0], "spec") == nil:
 			f.policy = &policy.File{Name: name, Data: data}
@@ -154,23 +163,35 @@ func (d *policyDiff) sides(ctx context.Context, stderr io.Writer) (before, after
 			known.Clusters = append(known.Clusters, f.config.Clusters...)
 		}
 	}
-	if len(d.objects) > 0 && len(known.Clusters) == 0 {
-		return nil, nil, errors.New("--objects: no file is a configuration, which says what objects of a cluster may grant: name it with --config or --against")
+	if len(d.objects)+len(d.againstObjects) > 0 && len(known.Clusters) == 0 {
+		return nil, nil, errors.New("--objects and --against-objects need a configuration, which says what objects of a cluster may grant: name it with --config or --against")
 	}
-	sets, faults := readObjects(ctx, known, d.objects)
+	sets, faults := readObjects(ctx, known, "--objects", d.objects)
+	setsBefore, more := readObjects(ctx, known, "--against-objects", d.againstObjects)
+	faults = append(faults, more...)
+	for cluster, set := range sets {
+		if setsBefore[cluster] == nil {
+			setsBefore[cluster] = set
+		}
+	}
+	for _, cluster := range slices.Sorted(maps.Keys(setsBefore)) {
+		if sets[cluster] == nil {
+			faults = append(faults, fmt.Errorf("--against-objects: cluster %s has no objects of the other side: name them with --objects %s=FILE", term.QuoteName(cluster), cluster))
+		}
+	}
 	if len(faults) > 0 {
 		return nil, nil, errors.Join(faults...)
 	}
-	after, faultOfNewer = newer.side(older.config, sets, stderr)
-	before, faultOfOlder = older.side(newer.config, sets, stderr)
+	after, faultOfNewer = newer.side(&older, sets, stderr)
+	before, faultOfOlder = older.side(&newer, setsBefore, stderr)
 	return before, after, errors.Join(faultOfNewer, faultOfOlder)
 }
 
-// side returns what the file stands for. other is the configuration of the other file, or nil.
-func (f *comparedFile) side(other *config.Config, sets objectSets, stderr io.Writer) (*diff.Side, error) {
-	cfg := f.config
+// side returns what the file stands for, if need be with the configuration of the other file.
+func (f *comparedFile) side(other *comparedFile, sets objectSets, stderr io.Writer) (*diff.Side, error) {
+	cfg, written := f.config, f.written
 	if cfg == nil {
-		cfg = other
+		cfg, written = other.config, other.written
 	}
 	if f.objects != nil {
 		replaced := objectSets{}
@@ -206,8 +227,8 @@ func (f *comparedFile) side(other *config.Config, sets objectSets, stderr io.Wri
 		}
 		return side, nil
 	}
-	for _, c := range cfg.Clusters {
-		known := diff.Cluster{Name: c.Name, Issuer: c.Issuer, KnowsLabels: c.Kubernetes.Connected(), KnowsAnnotations: c.Kubernetes.Connected() || len(c.Kubernetes.ManifestFiles) > 0}
+	for i, c := range cfg.Clusters {
+		known := diff.Cluster{Name: c.Name, Issuer: c.Issuer, KnowsLabels: c.Kubernetes.Connected(), KnowsAnnotations: c.Kubernetes.Connected() || len(c.Kubernetes.ManifestFiles) > 0, Tokens: tokenFields(&written.Clusters[i])}
 		if c.Kubernetes.Objects.Count() {
 			known.Objects = objectsOf(sets[c.Name], c.Kubernetes.Objects)
 		}
@@ -221,10 +242,47 @@ func (f *comparedFile) side(other *config.Config, sets objectSets, stderr io.Wri
 		side.Services = append(side.Services, service)
 	}
 	issuers := setup.IdentityIssuers(cfg)
-	for _, i := range cfg.Identities {
-		side.Identities = append(side.Identities, diff.Identity{Name: i.Name, Issuer: i.Issuer, Profile: i.Profile, Require: i.Require, Identify: issuers[i.Name].IdentifyClaims})
+	for i, p := range cfg.Identities {
+		side.Identities = append(side.Identities, diff.Identity{Name: p.Name, Issuer: p.Issuer, Profile: p.Profile, Require: p.Require, Tokens: tokenFields(&written.Identities[i]), Identify: issuers[p.Name].IdentifyClaims})
 	}
 	return side, nil
+}
+
+// tokenFields returns the fields of a cluster or an identity by their paths, without those that are compared as access, and those
+// that decide nothing.
+func tokenFields(part any) diff.Fields {
+	data, err := json.Marshal(part)
+	if err != nil {
+		panic(err) // was read from a file
+	}
+	fields := diff.Fields{}
+	var add func(path string, value any)
+	add = func(path string, value any) {
+		switch value := value.(type) {
+		case map[string]any:
+			for name, field := range value {
+				add(strings.TrimPrefix(path+"."+name, "."), field)
+			}
+		case []any: // sets
+			texts := make([]string, len(value))
+			for i, element := range value {
+				texts[i] = fmt.Sprint(element)
+			}
+			slices.Sort(texts)
+			fields[path] = fmt.Sprintf("%q", texts)
+		default:
+			fields[path] = fmt.Sprint(value)
+		}
+	}
+	var all map[string]any
+	if err := json.Unmarshal(data, &all); err != nil {
+		panic(err)
+	}
+	add("", all)
+	maps.DeleteFunc(fields, func(path, _ string) bool {
+		return strings.HasPrefix(path, "kubernetes.objects.") || strings.HasPrefix(path, "require.") || path == "profile" || path == "kubernetes.podEvents"
+	})
+	return fields
 }
 
 // upstreamsOf returns what the gateway lets clients do at each upstream.

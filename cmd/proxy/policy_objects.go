@@ -22,16 +22,16 @@ import (
 type objectSets map[string]*policyobjects.Set
 
 // readObjects reads files with objects, each given as CLUSTER=FILE.
-func readObjects(ctx context.Context, cfg *config.Config, args []string) (objectSets, []error) {
+func readObjects(ctx context.Context, cfg *config.Config, flag string, args []string) (objectSets, []error) {
 	sets := objectSets{}
 	var faults []error
 	for _, arg := range args {
 		cluster, name, ok := strings.Cut(arg, "=")
 		if !ok {
-			faults = append(faults, fmt.Errorf("--objects %q is not CLUSTER=FILE", arg))
+			faults = append(faults, fmt.Errorf("%s %q is not CLUSTER=FILE", flag, arg))
 			continue
 		}
-		if err := config.KnownCluster(cfg, "--objects", cluster); err != nil {
+		if err := config.KnownCluster(cfg, flag, cluster); err != nil {
 			faults = append(faults, err)
 			continue
 		}

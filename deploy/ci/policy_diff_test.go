@@ -49,22 +49,14 @@ func newForge(t *testing.T, isUser bool) *forge {
 	if output, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, output)
 	}
-	git := func(args ...string) string {
-		cmd := exec.CommandContext(t.Context(), "git", append([]string{"-C", f.dir, "-c", "user.name=a", "-c", "user.email=a@example.com"}, args...)...)
-		output, err := cmd.CombinedOutput()
-		if err != nil {
-			t.Fatalf("git %q: %v: %s", args, err, output)
-		}
-		return strings.TrimSpace(string(output))
-	}
-	git("init", "--quiet")
-	git("remote", "add", "origin", f.dir)
+	f.git(t, "init", "--quiet")
+	f.git(t, "remote", "add", "origin", f.dir)
 	write(t, filepath.Join(f.dir, "deploy", "policy.yaml"), policyBefore)
 	write(t, filepath.Join(f.dir, "deploy", "pullpass.yaml"), configuration)
 	write(t, filepath.Join(f.dir, "deploy", "objects.yaml"), objectsBefore)
-	git("add", ".")
-	git("commit", "--quiet", "-m", "a policy")
-	f.base = git("rev-parse", "HEAD")
+	f.git(t, "add", ".")
+	f.git(t, "commit", "--quiet", "-m", "a policy")
+	f.base = f.git(t, "rev-parse", "HEAD")
 	write(t, filepath.Join(f.dir, "deploy", "policy.yaml"), strings.Replace(policyBefore, "pull]", "pull, push]", 1))
 
 	author := map[string]any{"login": "writer", "type": map[bool]string{false: "Bot", true: "User"}[isUser]}
@@ -128,6 +120,16 @@ func newForge(t *testing.T, isUser bool) *forge {
 	return f
 }
 
+func (f *forge) git(t *testing.T, args ...string) string {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "git", append([]string{"-C", f.dir, "-c", "user.name=a", "-c", "user.email=a@example.com"}, args...)...)
+	output, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("git %q: %v: %s", args, err, output)
+	}
+	return strings.TrimSpace(string(output))
+}
+
 func (f *forge) runScript(t *testing.T, env map[string]string, shell ...string) (string, error) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "bash", shell...)
@@ -150,14 +152,15 @@ const (
 	configuration = `apiVersion: pullpass.dev/v1beta1
 kind: ProxyConfiguration
 server: {tls: {certFile: tls.crt, keyFile: tls.key}}
-clusters: [{name: prod, issuer: "https://issuer.example.com", audiences: [a], kubernetes: {inCluster: true, objects: {requests: true, within: ["team-*/**"]}}}]
+clusters: [{name: prod, issuer: "https://issuer.example.com", audiences: [a], kubernetes: {inCluster: true, objects: {policies: true, within: ["team-*/**"]}}}]
 registries: [{service: registry.example.com, issuer: pullpass.example.com}]
 policyFiles: [policy.yaml]
 `
-	objectsBefore = "apiVersion: pullpass.dev/v1beta1\nkind: RepositoryAccess\nmetadata: {name: web, namespace: team-a}\nspec: {serviceAccounts: [web], repositories: [team-a/x], actions: [pull]}\n"
-	objectsAfter  = "# one more\n" + objectsBefore
-	notCompared   = "\n**Not compared:** changes of deploy/objects.yaml."
+	objectsBefore = "apiVersion: pullpass.dev/v1beta1\nkind: AccessPolicy\nmetadata: {name: web}\nspec: {rules: [{name: r, subjects: [{namespaces: [team-a]}], allow: [{repositories: [team-b/x], actions: [pull, push]}]}]}\n"
+	objectsRow    = "\n| `prod/team-a/* (within clusters[].kubernetes.objects.within)` | %s | `team-b/x`"
 )
+
+var objectsAfter = strings.Replace(objectsBefore, "[pull, push]", "[pull]", 1)
 
 const gains = "| `*/team-*/*` | push | `{namespace}/**` |"
 
@@ -217,15 +220,11 @@ func testPolicyDiffAction(t *testing.T, f *forge) {
 		t.Errorf("the summary is %s", text)
 	}
 	token = "writes"
-	inputs = map[string]string{"config": "deploy/pullpass.yaml", "path": f.program, "objects": "prod=deploy/objects.yaml"}
-	if output, err := act(inputs); err != nil || len(f.posted()) != 3 || strings.Contains(f.posted()[2], "Not compared") {
-		t.Fatalf("the same objects: %v: %s\n%q", err, output, f.posted())
-	}
-	inputs["fail-on"] = "lost"
-	write(t, filepath.Join(f.dir, "deploy", "objects.yaml"), objectsAfter)
-	if output, err := act(inputs); err == nil || err.Error() != "exit status 1" || !strings.Contains(testkit.Read(t, summary), notCompared) {
-		t.Errorf("other objects: %v: %s", err, output)
-	}
+	f.testObjects(t, func(objects string) (string, string, error) {
+		before := len(testkit.Read(t, summary))
+		output, err := act(map[string]string{"config": "deploy/pullpass.yaml", "path": f.program, "objects": objects, "fail-on": "lost"})
+		return testkit.Read(t, summary)[before:], output, err
+	})
 	posted = f.posted()
 	for name, changed := range map[string]string{"config": "deploy/missing.yaml", "path": "/missing", "base": "0123"} {
 		refused := map[string]string{"config": "deploy/policy.yaml", "path": f.program, name: changed}
@@ -275,12 +274,41 @@ func TestPolicyDiffTemplate(t *testing.T) {
 	if !strings.Contains(f.posted()[0], gains) {
 		t.Error(f.posted())
 	}
-	const objects = "prod=deploy/objects.yaml"
-	if output, err := act("deploy/pullpass.yaml", "lost", "writes", objects); err != nil || len(f.posted()) != 3 || strings.Contains(f.posted()[2], "Not compared") {
-		t.Fatalf("the same objects: %v: %s\n%q", err, output, f.posted())
+	f.testObjects(t, func(objects string) (string, string, error) {
+		output, err := act("deploy/pullpass.yaml", "lost", "writes", objects)
+		return f.posted()[len(f.posted())-1], output, err
+	})
+}
+
+// testObjects compares with the objects of the base, if they are in the repository. run returns the comment and the output.
+func (f *forge) testObjects(t *testing.T, run func(objects string) (string, string, error)) {
+	t.Helper()
+	put := func(name, content string) func() {
+		return func() { write(t, filepath.Join(f.dir, "deploy", name), content) }
 	}
-	write(t, filepath.Join(f.dir, "deploy", "objects.yaml"), objectsAfter)
-	if output, err := act("deploy/pullpass.yaml", "lost", "writes", objects); err == nil || !strings.Contains(f.posted()[3], notCompared) {
-		t.Errorf("other objects: %v: %s\n%q", err, output, f.posted())
+	for _, test := range []struct {
+		name, objects string
+		change        func()
+		lost, gained  string // actions of the objects
+	}{
+		{"the same", "prod=deploy/objects.yaml", func() {}, "", ""},
+		{"changed", "prod=deploy/objects.yaml", put("objects.yaml", objectsAfter), "push", ""},
+		{"not in the repository", "prod=deploy/new.yaml", put("new.yaml", objectsAfter), "", ""},
+		{"new", "prod=deploy/new.yaml", func() { f.git(t, "add", "deploy/new.yaml") }, "", "pull"},
+		{"two files, one changed", "prod=deploy/objects.yaml prod=deploy/other.yaml", put("other.yaml", strings.NewReplacer("web", "other", "team-b/x", "team-b/y").Replace(objectsBefore)), "push", ""},
+	} {
+		test.change()
+		comment, output, err := run(test.objects)
+		if (err != nil) != (test.lost != "") || err != nil && err.Error() != "exit status 1" {
+			t.Errorf("%s: %v: %s", test.name, err, output)
+		}
+		gained, lost, _ := strings.Cut(comment, "#### Lost")
+		for _, part := range []struct{ text, want string }{{gained, test.gained}, {lost, test.lost}} {
+			for _, action := range []string{"pull", "push", "pull, push"} {
+				if strings.Contains(part.text, fmt.Sprintf(objectsRow, action)) != (action == part.want) {
+					t.Errorf("%s: want actions %q of objects in %s", test.name, part.want, part.text)
+				}
+			}
+		}
 	}
 }

@@ -145,6 +145,7 @@ func (c *comparison) entries() ([]Entry, error) {
 	}
 	c.compareUpstreams()
 	c.compareUnknown()
+	c.compareTokens()
 	slices.SortStableFunc(c.found, func(a, b Entry) int { return cmp.Compare(a.position, b.position) })
 	return c.found, nil
 }

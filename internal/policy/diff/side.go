@@ -31,7 +31,11 @@ type Cluster struct {
 	// KnowsLabels and KnowsAnnotations are false without a connection: then no request has any.
 	KnowsLabels, KnowsAnnotations bool
 	Objects                       *Objects // nil: none count
+	Tokens                        Fields
 }
+
+// Fields are those of a cluster or an identity that decide which of its tokens are valid, by their paths in the configuration.
+type Fields map[string]string
 
 // Objects are the policy objects of a cluster.
 type Objects struct {
@@ -57,6 +61,7 @@ type Identity struct {
 	Issuer   string
 	Profile  identity.Profile
 	Require  map[string][]string
+	Tokens   Fields
 	Identify func(payload []byte) (oidc.Identity, error)
 }
 

@@ -2,7 +2,9 @@ package diff
 
 import (
 	"fmt"
+	"maps"
 	"slices"
+	"strings"
 
 	"github.com/pullpass/pullpass/internal/policy"
 	"github.com/pullpass/pullpass/internal/policy/action"
@@ -13,12 +15,9 @@ import (
 // could grant more or refuse less on this side. Without a configuration, no other rules are known: a
 // denial that the other side has could refuse what they grant.
 func (c *comparison) compareUnknown() {
-	add := func(who, rule, why string) {
-		c.found = append(c.found, Entry{Who: who, Service: "*", Repositories: "**", Actions: atoms(action.All).Names(), Rule: rule, position: len(c.to.units), Unjudged: why})
-	}
 	for _, cluster := range c.to.Clusters {
 		if why := c.unknownObjects(cluster); why != "" {
-			add(cluster.Name+"/*/*", "AccessPolicy objects", fmt.Sprintf("AccessPolicy objects of cluster %s are not known, and %s; name them with --objects %s=FILE", cluster.Name, why, cluster.Name))
+			c.addUnknown(cluster.Name+"/*/*", "AccessPolicy objects", fmt.Sprintf("AccessPolicy objects of cluster %s are not known, and %s; name them with --objects %s=FILE", cluster.Name, why, cluster.Name))
 		}
 	}
 	if !c.to.IsOpen || !c.from.IsOpen {
@@ -36,7 +35,7 @@ func (c *comparison) compareUnknown() {
 			}
 		}
 		for _, who := range callers {
-			add(who, "of other files", fmt.Sprintf("other rules are not known, and deny rule %s could refuse what they grant; compare two configurations", d.rule))
+			c.addUnknown(who, "of other files", fmt.Sprintf("other rules are not known, and deny rule %s could refuse what they grant; compare two configurations", d.rule))
 		}
 	}
 }
@@ -80,3 +79,33 @@ func (o *Objects) orNone() *Objects {
 }
 
 func (o *Objects) isUnknown() bool { return o.PoliciesAreRead && !o.AreKnown }
+
+// addUnknown adds an entry for all that callers may do, since their access is not compared.
+func (c *comparison) addUnknown(who, rule, why string) {
+	c.found = append(c.found, Entry{Who: who, Service: "*", Repositories: "**", Actions: atoms(action.All).Names(), Rule: rule, position: len(c.to.units), Unjudged: why})
+}
+
+// compareTokens adds an entry for each cluster and identity of both sides that may accept other tokens.
+func (c *comparison) compareTokens() {
+	compare := func(who, list string, a, b Fields) {
+		var differ []string
+		for _, path := range slices.Compact(slices.Sorted(slices.Values(slices.Concat(slices.Collect(maps.Keys(a)), slices.Collect(maps.Keys(b)))))) {
+			if a[path] != b[path] {
+				differ = append(differ, list+"[]."+path)
+			}
+		}
+		if differ != nil {
+			c.addUnknown(who, "of any name", "which tokens are valid may change; compare "+strings.Join(differ, ", "))
+		}
+	}
+	for _, cluster := range c.to.Clusters {
+		if other, ok := c.from.cluster(cluster.Name); ok {
+			compare(cluster.Name+"/*/*", "clusters", cluster.Tokens, other.Tokens)
+		}
+	}
+	for _, id := range c.to.Identities {
+		if other, ok := c.from.identity(id.Name); ok {
+			compare("identity/"+id.Name, "identities", id.Tokens, other.Tokens)
+		}
+	}
+}
