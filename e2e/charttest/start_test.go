@@ -2,6 +2,7 @@ package charttest
 
 import (
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -62,4 +63,20 @@ func TestStart(t *testing.T) {
 	m.write(t, "values.yaml", testenv.Replace(t, values, "namespaces: [team-a]", "namespaces: [team-a, team-b]"))
 	s.do(t, m, "helm upgrade")
 	s.saw("another rule", "the pod of team-b runs")
+
+	// Registries and nodes trust the CAs, also after another installation.
+	keys := func() []string {
+		var all []string
+		for _, name := range []string{"serving", "gateway-signing"} {
+			all = append(all, s.Get(t, "/api/v1/namespaces/pullpass/secrets/pullpass-"+name+"-ca").Text("data", "tls.key"))
+		}
+		return all
+	}
+	made := keys()
+	s.run(t, "helm", "uninstall", "pullpass", "--namespace=pullpass")
+	s.run(t, "helm", "install", "pullpass", chart(t), "--namespace=pullpass", "--values="+filepath.Join(m.directory, "values.yaml"), "--set=nodes.install.enabled=false", "--wait", "--wait-for-jobs")
+	if after := keys(); !slices.Equal(made, after) || slices.Contains(after, "") {
+		t.Error("another installation has other CAs")
+	}
+	s.saw("helm uninstall and helm install", "the same CAs")
 }
