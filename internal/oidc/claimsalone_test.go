@@ -32,6 +32,7 @@ func TestIdentifyClaims(t *testing.T) {
 				"aud":    {"aud": "other"},
 				"aud ":   {"aud": 1},
 				"sub":    {"sub": "a\nb"},
+				"sub  ":  {"sub": ""},
 				"sub ":   {"sub": strings.Repeat("a", maxSubjectBytes+1)},
 				"jti":    {"jti": "sha256:1"},
 				"a pod":  {"kubernetes.io": map[string]any{"namespace": "a"}},

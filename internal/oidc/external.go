@@ -115,6 +115,9 @@ func (i *Issuer) identifyClaims(payload []byte) (Identity, *Error) {
 	if err != nil { // aud, or a time with a fraction
 		return refuse(" has a claim of another type than issuers give it: %v", boundedError(err))
 	}
+	if _, ok := all["sub"]; ok && c.Subject == "" {
+		return refuse("'s %s", missing("sub"))
+	}
 	if fault := c.nameFault(); fault != "" {
 		return refuse("'s %s", fault)
 	}
