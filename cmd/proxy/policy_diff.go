@@ -51,7 +51,7 @@ if a file has a fault.`,
 		Example: `  pullpass policy diff --config new/pullpass.yaml --against old/pullpass.yaml
   pullpass policy diff --config policy.yaml --against pullpass.yaml --fail-on gained
   pullpass policy diff --config new/pullpass.yaml --against old/pullpass.yaml --objects prod-eu=objects.yaml -o markdown
-  pullpass policy diff --config pullpass.yaml --against pullpass.yaml --objects prod-eu=new.yaml --against-objects prod-eu=old.yaml`,
+  pullpass policy diff --config pullpass.yaml --against pullpass.yaml --objects prod-eu=new/objects.yaml --against-objects prod-eu=old/objects.yaml`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return nil

@@ -70,7 +70,9 @@ func TestPolicyDiffExamplesWork(t *testing.T) {
 			testkit.Must(t, os.MkdirAll(filepath.Join(dir, filepath.Dir(f.Name)), 0o700))
 			testkit.Write(t, dir, f.Name, strings.ReplaceAll(data, "audiences: [registry.example.com]}\nidentities", "audiences: [registry.example.com], kubernetes: {inCluster: true, objects: {policies: true, within: [\"**\"]}}}\nidentities"))
 		case f.Name == "objects.yaml":
-			testkit.Write(t, dir, f.Name, data)
+			for _, name := range []string{f.Name, "old/" + f.Name, "new/" + f.Name} {
+				testkit.Write(t, dir, name, data)
+			}
 		}
 	}
 	document := testkit.Read(t, "../../docs/how-to/policy-diff.md")

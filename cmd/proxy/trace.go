@@ -101,6 +101,9 @@ func (o *traceOptions) run(ctx context.Context, args []string, stdout, stderr io
 	if others > 0 {
 		fmt.Fprintf(stderr, "warning: %d of them are of callers that cannot be revoked: anonymous ones, and identities without a run and a project\n", others)
 	}
+	if len(found.Pushes)+len(found.Pulls) == 0 && !o.revokes {
+		fmt.Fprintf(stderr, "warning: these logs have nothing of %s: see that the name is right, and that --audit-file names all logs of that time\n", o.what)
+	}
 	switch {
 	case err != nil || !o.revokes:
 		return err

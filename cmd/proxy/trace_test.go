@@ -78,7 +78,7 @@ func TestTraceFindsNothingToRevoke(t *testing.T) {
 		}
 	}
 	var stdout, stderr bytes.Buffer
-	if code := run(t.Context(), []string{"trace", "--run", "github/801", "--audit-file", log}, nil, &stdout, &stderr); code != 0 {
+	if code := run(t.Context(), []string{"trace", "--run", "github/801", "--audit-file", log}, nil, &stdout, &stderr); code != 0 || !strings.Contains(stderr.String(), "have nothing of run github/801: see that the name is right") {
 		t.Errorf("without --revoke: exit code %d: %s", code, stderr.String())
 	}
 }
