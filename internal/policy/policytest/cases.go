@@ -262,7 +262,8 @@ func checkAsked(n strictyaml.Node, granted, requested []registryauth.Scope) {
 
 func parseRuleName(n strictyaml.Node) string {
 	name, ok := n.Text()
-	if ok && !names.IsLabel(name) {
+	object, rule, isOfObject := strings.Cut(name, "/")
+	if ok && !names.IsLabel(name) && !(isOfObject && names.IsSubdomain(object) && names.IsLabel(rule)) {
 		n.Fault("%s is not the name of a rule", term.QuoteName(name))
 	}
 	return name
@@ -277,7 +278,7 @@ func Run(p *policy.Policy, c Case) (differences []string, decision policy.Decisi
 	}
 	e := c.Expected
 	if e.Denied != decision.DeniedBy {
-		differ("denied", ruleOrNobody(p, e.Denied), ruleOrNobody(p, decision.DeniedBy))
+		differ("denied", ruleOrNobody(p, &trace, e.Denied), ruleOrNobody(p, &trace, decision.DeniedBy))
 		return differences, decision, trace
 	}
 	expected, got := policy.ScopeStrings(e.Granted), policy.ScopeStrings(decision.Granted())
@@ -286,7 +287,7 @@ func Run(p *policy.Policy, c Case) (differences []string, decision policy.Decisi
 	}
 	if e.Rules != nil {
 		if rules := rulesOf(decision); !slices.Equal(slices.Compact(slices.Sorted(slices.Values(e.Rules))), rules) {
-			differ("rules", known(p, e.Rules), orNothing(rules))
+			differ("rules", known(p, &trace, e.Rules), orNothing(rules))
 		}
 	}
 	if e.Reason != "" && !slices.ContainsFunc(decision.Scopes, func(s policy.ScopeDecision) bool { return strings.Contains(s.Reason, e.Reason) }) {
@@ -318,18 +319,20 @@ func orNothing(list []string) string {
 	return strings.Join(list, " ")
 }
 
-func ruleOrNobody(p *policy.Policy, name string) string {
+func ruleOrNobody(p *policy.Policy, trace *policy.Trace, name string) string {
 	if name == "" {
 		return "not denied"
 	}
-	return known(p, []string{name})
+	return known(p, trace, []string{name})
 }
 
 // known returns names, and marks those that are not names of rules: they may be mistyped.
-func known(p *policy.Policy, names []string) string {
+func known(p *policy.Policy, trace *policy.Trace, names []string) string {
 	list := slices.Clone(names)
 	for i, name := range list {
-		if !p.HasRule(name) {
+		isOfObject := slices.ContainsFunc(trace.Rules, func(t policy.RuleTrace) bool { return t.Name == name }) ||
+			slices.ContainsFunc(trace.Deny, func(t policy.DenyTrace) bool { return t.Name == name })
+		if !p.HasRule(name) && !isOfObject {
 			list[i] += " (there is no such rule)"
 		}
 	}

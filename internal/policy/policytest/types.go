@@ -39,7 +39,7 @@ type Identity struct {
 // Expectation is what the policy must decide: granted, or denied.
 type Expectation struct {
 	Granted []string `json:"granted"`                  // these scopes and no others; [] for none
-	Denied  string   `json:"denied" schema:"label"`    // the deny rule that must match
+	Denied  string   `json:"denied" schema:"nonempty"` // the deny rule that must match; of an AccessPolicy object: OBJECT/RULE
 	Rules   []string `json:"rules" schema:"nonempty"`  // that grant it; left out: whichever
 	Reason  string   `json:"reason" schema:"nonempty"` // a part of why not more is granted; left out: whyever
 }
