@@ -103,7 +103,7 @@ func (d *policyDiff) run(ctx context.Context, stdout, stderr io.Writer) (*diff.D
 	if err != nil {
 		return nil, err
 	}
-	found, err := diff.Find(before, after)
+	found, err := diff.Find(ctx, before, after)
 	if err != nil {
 		return nil, err
 	}
@@ -227,6 +227,10 @@ func (f *comparedFile) side(other *comparedFile, sets objectSets, stderr io.Writ
 		}
 		return side, nil
 	}
+	side.Callers = tokenFields(&struct {
+		Server any `json:"server"`
+		State  any `json:"state"`
+	}{map[string]any{"trustedProxies": written.Server.TrustedProxies, "tls": map[string]string{"clientCAFile": written.Server.TLS.ClientCAFile}}, written.State})
 	for i, c := range cfg.Clusters {
 		known := diff.Cluster{Name: c.Name, Issuer: c.Issuer, KnowsLabels: c.Kubernetes.Connected(), KnowsAnnotations: c.Kubernetes.Connected() || len(c.Kubernetes.ManifestFiles) > 0, Tokens: tokenFields(&written.Clusters[i])}
 		if c.Kubernetes.Objects.Count() {
@@ -248,7 +252,7 @@ func (f *comparedFile) side(other *comparedFile, sets objectSets, stderr io.Writ
 	return side, nil
 }
 
-// tokenFields returns the fields of a cluster or an identity by their paths, without those that are compared as access, and those
+// tokenFields returns the fields of a part of a configuration by their paths, without those that are compared as access, and those
 // that decide nothing.
 func tokenFields(part any) diff.Fields {
 	data, err := json.Marshal(part)
@@ -269,7 +273,7 @@ func tokenFields(part any) diff.Fields {
 				texts[i] = fmt.Sprint(element)
 			}
 			slices.Sort(texts)
-			fields[path] = fmt.Sprintf("%q", texts)
+			fields[path] = fmt.Sprintf("%q", slices.Compact(texts))
 		default:
 			fields[path] = fmt.Sprint(value)
 		}

@@ -25,7 +25,7 @@ func TestCallersWithSeveralGroups(t *testing.T) {
 		before := written{Rules: []object{{"name": "r", "subjects": job("groups", "a"), "allow": allow}}}
 		after := before
 		after.Deny = []object{{"name": "d", "subjects": test.denied}}
-		d := testkit.Value(Find(before.side(t), after.side(t)))(t)
+		d := testkit.Value(Find(t.Context(), before.side(t), after.side(t)))(t)
 		if len(d.Lost) == 0 {
 			t.Errorf("%v: nothing is lost", test.denied)
 			continue
@@ -49,7 +49,7 @@ func TestNamespaceCalledLikeTheServiceAccount(t *testing.T) {
 		"name": "r", "subjects": []object{{"serviceAccounts": []string{"a"}}},
 		"allow": []object{{"repositories": []string{"{serviceAccount}"}, "actions": []string{"delete"}}},
 	}}}}
-	d := testkit.Value(Find(before.side(t), after.side(t)))(t)
+	d := testkit.Value(Find(t.Context(), before.side(t), after.side(t)))(t)
 	if len(d.Gained) == 0 {
 		t.Fatal("nothing is gained")
 	}

@@ -1,6 +1,7 @@
 package diff
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"slices"
@@ -58,13 +59,13 @@ func TestConditionsMayMakeADifference(t *testing.T) {
 		`kubernetes.namespace + "/" + kubernetes.serviceAccount == "a"`: pods,
 	} {
 		without, with := `"rules": [`+rule("other", `{"namespaces": ["q"]}`)+`]`, `"rules": [`+rule("other", `{"namespaces": ["q"]}`)+`, `+rule("new", subject(condition))+`]`
-		d := testkit.Value(Find(conditionSide(t, without), conditionSide(t, with)))(t)
+		d := testkit.Value(Find(t.Context(), conditionSide(t, without), conditionSide(t, with)))(t)
 		if len(d.Gained) != 1 || len(d.Lost) > 0 || d.Gained[0].Rule != "new" {
 			t.Errorf("a rule with %s: %+v", condition, d)
 		}
 		all := `{"namespaces": ["ns*"]}, {"identities": ["ci", "google"], "claims": {"sub": ["1"]}}`
 		denied := `"rules": [` + rule("all", all) + `], "deny": [{"name": "no", "subjects": [` + subject(condition) + `]}]`
-		d = testkit.Value(Find(conditionSide(t, denied), conditionSide(t, `"rules": [`+rule("all", all)+`]`)))(t)
+		d = testkit.Value(Find(t.Context(), conditionSide(t, denied), conditionSide(t, `"rules": [`+rule("all", all)+`]`)))(t)
 		if len(d.Gained) != 1 || len(d.Lost) > 0 || d.Gained[0].Denial != "no" {
 			t.Errorf("a denial with %s: %+v", condition, d)
 		}
@@ -80,7 +81,7 @@ func TestConditionsMayMakeADifference(t *testing.T) {
 		"labels that are unknown": {rule("a", `{"namespaces": ["q"]}`), rule("a", `{"namespaces": ["q"]}`) + "," + rule("b", `{"namespaces": ["ns*"], "namespaceSelector": "a=b"}`)},
 	} {
 		blind := func(s *Side) { s.Clusters[0].KnowsLabels = name != "labels that are unknown" }
-		d := testkit.Value(Find(conditionSide(t, `"rules": [`+rules[0]+`]`, blind), conditionSide(t, `"rules": [`+rules[1]+`]`, blind)))(t)
+		d := testkit.Value(Find(t.Context(), conditionSide(t, `"rules": [`+rules[0]+`]`, blind), conditionSide(t, `"rules": [`+rules[1]+`]`, blind)))(t)
 		if len(d.Gained)+len(d.Lost) > 0 {
 			t.Errorf("%s: %+v", name, d)
 		}
@@ -129,7 +130,7 @@ func TestConfigurationsMakeADifference(t *testing.T) {
 		"labels are known, condition":  {byCondition, labels(false), labels(true), 1, 0},
 		"on two lines":                 {strings.Replace(byCondition, "kubernetes.labels", `kubernetes\n.labels`, 1), labels(false), labels(true), 1, 0},
 	} {
-		d := testkit.Value(Find(conditionSide(t, test.rules, test.before), conditionSide(t, test.rules, test.after)))(t)
+		d := testkit.Value(Find(t.Context(), conditionSide(t, test.rules, test.before), conditionSide(t, test.rules, test.after)))(t)
 		if len(d.Gained) != test.gained || len(d.Lost) != test.lost {
 			t.Errorf("%s: %+v", name, d)
 		}
@@ -150,13 +151,13 @@ func TestLabelsThatBecomeKnown(t *testing.T) {
 		rules := `"rules": [` + rule("r", `{"namespaces": ["ns*"], "condition": `+string(asText(t, condition))+`}`) + `]`
 		known := conditionSide(t, rules)
 		unknown := conditionSide(t, rules, func(s *Side) { s.Clusters[0].KnowsLabels = false })
-		if d := testkit.Value(Find(unknown, known))(t); len(d.Gained) != 1 || len(d.Lost) > 0 {
+		if d := testkit.Value(Find(t.Context(), unknown, known))(t); len(d.Gained) != 1 || len(d.Lost) > 0 {
 			t.Errorf("%s: %+v", condition, d)
 		}
-		if d := testkit.Value(Find(known, unknown))(t); len(d.Gained) > 0 || len(d.Lost) != 1 {
+		if d := testkit.Value(Find(t.Context(), known, unknown))(t); len(d.Gained) > 0 || len(d.Lost) != 1 {
 			t.Errorf("%s, reversed: %+v", condition, d)
 		}
-		if d := testkit.Value(Find(known, known))(t); len(d.Gained)+len(d.Lost) > 0 {
+		if d := testkit.Value(Find(t.Context(), known, known))(t); len(d.Gained)+len(d.Lost) > 0 {
 			t.Errorf("%s, the same: %+v", condition, d)
 		}
 	}
@@ -164,7 +165,31 @@ func TestLabelsThatBecomeKnown(t *testing.T) {
 	const either = `{"namespaces": ["*"], "condition": "kubernetes.namespace == kubernetes.serviceAccount + '-dev' || kubernetes.labels['env'] == 'dev'"}`
 	unknown := func(s *Side) { s.Clusters[0].KnowsLabels = false }
 	before := conditionSide(t, `"rules": [`+rule("q", `{"namespaces": ["q"]}`)+`]`, unknown)
-	if d := testkit.Value(Find(before, conditionSide(t, `"rules": [`+rule("q", `{"namespaces": ["q"]}`)+`,`+rule("r", either)+`]`, unknown)))(t); len(d.Gained) != 1 {
+	if d := testkit.Value(Find(t.Context(), before, conditionSide(t, `"rules": [`+rule("q", `{"namespaces": ["q"]}`)+`,`+rule("r", either)+`]`, unknown)))(t); len(d.Gained) != 1 {
 		t.Errorf("%+v", d)
+	}
+}
+
+// The search of a rule with a condition ends soon, and says so if it ends before all callers are tried.
+func TestSearchesEnd(t *testing.T) {
+	t.Parallel()
+	side := func(pattern, condition string) *Side {
+		return conditionSide(t, `"rules": [`+strings.Replace(rule("r", `{"namespaces": ["ns*"], "condition": `+string(asText(t, condition))+`}`), "x/**", pattern, 1)+`]`)
+	}
+	const env = `kubernetes.labels["env"] == "prod" && kubernetes.serviceAccount == "web"`
+	for condition, unjudged := range map[string]string{
+		env: "",
+		env + ` && kubernetes.namespace.startsWith("ns-") && kubernetes.node.startsWith("gpu-")`:                                                                                                                                   "",
+		`(kubernetes.labels["env"] == "prod" || kubernetes.labels["tier"] in ["gold", "silver"]) && kubernetes.namespace.contains("web") && kubernetes.serviceAccount.startsWith("ci") && kubernetes.serviceAccount.endsWith("z")`: "too many callers to try all of them; read the rule",
+	} {
+		d := testkit.Value(Find(t.Context(), side("x/**", condition), side("x/base/**", condition)))(t)
+		if len(d.Gained) > 0 || len(d.Lost) != 1 || d.Lost[0].Unjudged != unjudged || (d.Lost[0].Example.As == "") != (unjudged != "") {
+			t.Errorf("%s: %+v", condition, d)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if d, err := Find(ctx, side("x/**", env), side("y/**", env)); !errors.Is(err, context.Canceled) {
+		t.Errorf("the caller gave up: %v, %v", d, err)
 	}
 }

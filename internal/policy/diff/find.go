@@ -2,11 +2,14 @@ package diff
 
 import (
 	"cmp"
+	"context"
 	"fmt"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
 
+	"github.com/pullpass/pullpass/internal/policy"
 	"github.com/pullpass/pullpass/internal/policy/action"
 	"github.com/pullpass/pullpass/internal/policy/subjects"
 )
@@ -15,8 +18,8 @@ import (
 const openService = "registry.example.com"
 
 // Find returns what changes from one side to the other. An error means that a part could not be
-// compared.
-func Find(before, after *Side) (*Difference, error) {
+// compared, or that ctx ended.
+func Find(ctx context.Context, before, after *Side) (*Difference, error) {
 	if before.IsOpen && after.IsOpen {
 		before, after = withNamed(before, after), withNamed(after, before)
 	}
@@ -25,11 +28,11 @@ func Find(before, after *Side) (*Difference, error) {
 	to.bar(before)
 	from.index()
 	to.index()
-	gained, err := newComparison(from, to).entries()
+	gained, err := newComparison(ctx, from, to).entries()
 	if err != nil {
 		return nil, err
 	}
-	lost, err := newComparison(to, from).entries()
+	lost, err := newComparison(ctx, to, from).entries()
 	if err != nil {
 		return nil, err
 	}
@@ -89,8 +92,8 @@ type comparison struct {
 	seen    map[string]bool
 }
 
-func newComparison(from, to *compiled) *comparison {
-	c := &comparison{finder: finder{from: from, to: to, empty: map[string]bool{}}, found: []Entry{}, seen: map[string]bool{}}
+func newComparison(ctx context.Context, from, to *compiled) *comparison {
+	c := &comparison{finder: finder{from: from, to: to, empty: map[string]bool{}, left: maxTries, context: ctx.Err}, found: []Entry{}, seen: map[string]bool{}}
 	for _, d := range from.denials {
 		if d.isNew || !to.denied[d.whom.key] {
 			c.removed = append(c.removed, d)
@@ -113,7 +116,7 @@ func sameFacts(a, b Cluster) bool {
 		return true
 	}
 	return a.Objects.AreKnown == b.Objects.AreKnown && a.Objects.RequestsAreRead == b.Objects.RequestsAreRead &&
-		slices.Equal(a.Objects.Requests, b.Objects.Requests) && slices.Equal(a.Objects.Policies.Within(), b.Objects.Policies.Within())
+		slices.EqualFunc(a.Objects.Requests, b.Objects.Requests, func(a, b *policy.Request) bool { return reflect.DeepEqual(a, b) }) && slices.Equal(a.Objects.Policies.Within(), b.Objects.Policies.Within())
 }
 
 // entries compares what differs: units that the other side does not have, and denials that this
@@ -257,6 +260,15 @@ func (c *comparison) under(d *denial) (all []int) {
 	return slices.Compact(all)
 }
 
+// contains reports whether a rule of the other side grants the box to the same subjects, so that a rule which is only narrowed
+// needs no search. Parts that denials of the other side refuse are in their boxes.
+func (c *comparison) contains(b *box, n near) bool {
+	w := b.unit.whom
+	return b.denial == nil && w != nil && (len(c.differs) == 0 || !w.readsFacts()) && slices.ContainsFunc(n.rules, func(u *unit) bool {
+		return u.whom != nil && u.whom.key == w.key && u.annotation == "" && !u.isLimited() && u.pattern.Contains(b.unit.pattern)
+	})
+}
+
 // compare looks for differences of a box, at each service, in these actions.
 func (c *comparison) compare(b box, actions map[string]action.Set) error {
 	type result struct {
@@ -265,8 +277,9 @@ func (c *comparison) compare(b box, actions map[string]action.Set) error {
 		point   *point
 	}
 	var results []result
-	possible := map[string]action.Set{} // by service: a condition may make a difference, but none was found
-	fruitless := map[string]bool{}      // keys of searches that found nothing: whether a difference is possible
+	type outcome struct{ isPossible, isCut bool }
+	possible, cut := map[string]action.Set{}, map[string]bool{} // by service: there may be a difference, but none was found; and the search ended early
+	fruitless := map[string]outcome{}                           // keys of searches that found nothing
 	for _, service := range c.to.Services {
 		left := actions[service.Name]
 		b.service = service.Name
@@ -285,20 +298,24 @@ func (c *comparison) compare(b box, actions map[string]action.Set) error {
 			}
 			if found == nil {
 				n := c.near(&b, a)
+				if c.contains(&b, n) {
+					left &^= a
+					continue
+				}
 				key := n.key(&b, a)
-				isPossible, isFruitless := fruitless[key]
+				before, isFruitless := fruitless[key]
 				if !isFruitless {
 					var err error
-					c.isPossible = false
 					if found, err = c.find(&b, a, n); err != nil {
 						return err
 					}
-					isPossible = c.isPossible
+					before = outcome{c.isPossible, c.isCut}
 				}
 				if found == nil {
-					fruitless[key] = isPossible
-					if isPossible {
+					fruitless[key] = before
+					if before.isPossible {
 						possible[service.Name] |= a
+						cut[service.Name] = cut[service.Name] || before.isCut
 					}
 				}
 			}
@@ -324,12 +341,16 @@ func (c *comparison) compare(b box, actions map[string]action.Set) error {
 	}
 	for _, r := range results {
 		b.service = r.point.service
-		c.add(&b, r.service, r.actions, r.point)
+		c.add(&b, r.service, r.actions, r.point, "")
 	}
 	for _, service := range c.to.Services {
 		if actions := possible[service.Name]; actions != 0 {
 			b.service = service.Name
-			c.add(&b, service.Name, actions, nil)
+			why := ""
+			if cut[service.Name] {
+				why = "too many callers to try all of them; read the rule"
+			}
+			c.add(&b, service.Name, actions, nil, why)
 		}
 	}
 	return nil
@@ -350,8 +371,9 @@ func (n near) key(b *box, a action.Set) string {
 	return key
 }
 
-func (c *comparison) add(b *box, service string, actions action.Set, p *point) {
+func (c *comparison) add(b *box, service string, actions action.Set, p *point, unjudged string) {
 	e := b.entry(service, actions)
+	e.Unjudged = unjudged
 	if p != nil {
 		e.Example = p.example(actions)
 	}

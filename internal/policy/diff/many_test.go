@@ -32,7 +32,7 @@ func TestManyRules(t *testing.T) {
 		{"all rules", of("push"), 2 * rules, 2 * rules},
 	} {
 		start := time.Now()
-		d, err := Find(before, test.after)
+		d, err := Find(t.Context(), before, test.after)
 		if err != nil || len(d.Gained) != test.gained || len(d.Lost) != test.lost {
 			t.Errorf("%s: %v: %d gained, %d lost", test.name, err, len(d.Gained), len(d.Lost))
 		}

@@ -426,7 +426,7 @@ func TestDiffAgainstBruteForce(t *testing.T) {
 			after = a.policy()
 		}
 		from, to := before.side(t), after.side(t)
-		d, err := Find(from, to)
+		d, err := Find(t.Context(), from, to)
 		fail := func(format string, args ...any) {
 			t.Helper()
 			old, _ := json.Marshal(before)

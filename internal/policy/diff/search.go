@@ -1,6 +1,7 @@
 package diff
 
 import (
+	"errors"
 	"fmt"
 	"iter"
 	"maps"
@@ -82,7 +83,23 @@ type finder struct {
 	empty    map[string]bool // areas without a repository, with what is taken from them
 	// isPossible: a request was judged that does not differ, but would if conditions decided otherwise.
 	isPossible bool
+	// isCut: the search ended before all requests were judged.
+	isCut bool
+	// left and tries bound the requests that are judged in all, and in the present box.
+	left, tries int
+	context     func() error // that of the caller: when it ends, so does the search
 }
+
+const (
+	// maxTries bounds the requests that one direction judges: some seconds.
+	maxTries = 1 << 20
+	// boxShare is the part of what is left that one box may have. So there is always some for the next.
+	boxShare = 16
+	// minTries is for each box, however many there are.
+	minTries = 1 << 8
+)
+
+var errCut = errors.New("too many requests to judge all of them")
 
 // subjectsOf returns the subjects that every caller of the box matches.
 func (b *box) subjects() []*whom {
@@ -186,9 +203,22 @@ func (f *finder) near(b *box, a action.Set) near {
 
 // find returns a request of the box that to grants and from does not; nil: there is none.
 func (f *finder) find(b *box, a action.Set, n near) (*point, error) {
+	f.isPossible, f.isCut = false, false
 	if b.unit.whom != nil && !mayHold(b.unit.whom, b.service) {
 		return nil, nil
 	}
+	most := max(minTries, f.left/boxShare)
+	f.tries = most
+	found, err := f.search(b, a, n)
+	f.left -= min(f.left, most-f.tries)
+	if errors.Is(err, errCut) {
+		f.isPossible, f.isCut = true, true
+		return nil, nil
+	}
+	return found, err
+}
+
+func (f *finder) search(b *box, a action.Set, n near) (*point, error) {
 	switch {
 	case b.isAnonymous:
 		return f.repository(b, a, n, point{isAnonymous: true, service: b.service})
@@ -387,7 +417,7 @@ func (s *accountSearch) names(n near, placeholder string, k kind, of func(*whom)
 			add(glob)
 		}
 	}
-	for text := range s.texts(n) {
+	for text := range s.texts(n, placeholder) {
 		for _, glob := range []string{text, text + "*", "*" + text, "*" + text + "*"} {
 			add(glob)
 		}
@@ -493,11 +523,23 @@ func (s *accountSearch) patterns(n near, p *point) []string {
 	return slices.Sorted(maps.Keys(texts))
 }
 
-// texts yields the texts in conditions.
-func (s *accountSearch) texts(n near) iter.Seq[string] {
+// operators are between the terms of a condition.
+var operators = strings.NewReplacer("&&", "\n", "||", "\n")
+
+// terms yields the terms of conditions. Only texts in those that read a value are tried for it: all texts for all values are too
+// many callers. If a text of another term counts all the same, mayDiffer sees that.
+func terms(conditions ...string) iter.Seq[string] {
+	return strings.SplitSeq(operators.Replace(strings.Join(conditions, "\n")), "\n")
+}
+
+// texts yields the texts in conditions that can count for a name of the ServiceAccount.
+func (s *accountSearch) texts(n near, field string) iter.Seq[string] {
 	return func(yield func(string) bool) {
-		for _, c := range conditionsOf(s.box, n) {
-			for _, text := range literals(c) {
+		for term := range terms(conditionsOf(s.box, n)...) {
+			if !strings.Contains(term, field) && !strings.Contains(term, "claims") {
+				continue
+			}
+			for _, text := range literals(term) {
 				// Subjects and references consist of names.
 				for part := range strings.FieldsFuncSeq(text, func(r rune) bool { return r == ':' || r == '/' }) {
 					if part != text && !yield(part) {
@@ -590,10 +632,10 @@ func (s *accountSearch) nodes(n near) []string {
 		others = append(others, w.Nodes...)
 	}
 	isRead := false
-	for _, c := range conditionsOf(s.box, n) {
-		if strings.Contains(c, "kubernetes.node") {
+	for term := range terms(conditionsOf(s.box, n)...) {
+		if strings.Contains(term, "kubernetes.node") {
 			isRead = true
-			for _, text := range literals(c) {
+			for _, text := range literals(term) {
 				others = append(others, text, text+"*", "*"+text)
 			}
 		}
@@ -659,9 +701,11 @@ func (s *accountSearch) labels(n near, p *point) iter.Seq2[map[string]string, er
 			}
 		}
 		if w.readsLabels() && w.Condition != nil {
-			for _, key := range labelKeys(w.condition) {
-				note(key, literals(w.condition)...)
-				note(key, "example")
+			for term := range terms(w.condition) {
+				for _, key := range labelKeys(term) {
+					note(key, literals(term)...)
+					note(key, "example")
+				}
 			}
 		}
 		return true
@@ -726,6 +770,13 @@ func labelKeys(condition string) []string {
 
 // judge compares the subjects with a caller, and looks for a repository.
 func (f *finder) judge(b *box, a action.Set, n near, p point) (*point, error) {
+	if f.tries--; f.tries < 0 {
+		f.tries = 0
+		return nil, errCut
+	}
+	if err := f.context(); err != nil {
+		return nil, err
+	}
 	found, err := f.judgeExactly(b, a, n, p)
 	if found != nil || err != nil || f.isPossible {
 		return found, err

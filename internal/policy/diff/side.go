@@ -22,7 +22,9 @@ type Side struct {
 	Services   []Service
 	Identities []Identity
 	IsOpen     bool
-	Objects    *Objects // that count in any cluster, if IsOpen
+	// Callers are fields of the configuration that decide whose tokens are valid, in every cluster.
+	Callers Fields
+	Objects *Objects // that count in any cluster, if IsOpen
 }
 
 // Cluster is a cluster with the objects that count there.
@@ -34,7 +36,8 @@ type Cluster struct {
 	Tokens                        Fields
 }
 
-// Fields are those of a cluster or an identity that decide which of its tokens are valid, by their paths in the configuration.
+// Fields are those that decide which tokens are valid and from whom, by their paths in the configuration, or in the part of it
+// that they belong to.
 type Fields map[string]string
 
 // Objects are the policy objects of a cluster.

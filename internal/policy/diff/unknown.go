@@ -85,27 +85,30 @@ func (c *comparison) addUnknown(who, rule, why string) {
 	c.found = append(c.found, Entry{Who: who, Service: "*", Repositories: "**", Actions: atoms(action.All).Names(), Rule: rule, position: len(c.to.units), Unjudged: why})
 }
 
-// compareTokens adds an entry for each cluster and identity of both sides that may accept other tokens.
+// compareTokens adds an entry for each cluster and identity of both sides that may accept other tokens, and one for all callers.
 func (c *comparison) compareTokens() {
-	compare := func(who, list string, a, b Fields) {
+	compare := func(who, above string, a, b Fields) {
 		var differ []string
 		for _, path := range slices.Compact(slices.Sorted(slices.Values(slices.Concat(slices.Collect(maps.Keys(a)), slices.Collect(maps.Keys(b)))))) {
 			if a[path] != b[path] {
-				differ = append(differ, list+"[]."+path)
+				differ = append(differ, above+path)
 			}
 		}
 		if differ != nil {
 			c.addUnknown(who, "of any name", "which tokens are valid may change; compare "+strings.Join(differ, ", "))
 		}
 	}
+	if !c.from.IsOpen && !c.to.IsOpen {
+		compare("*/*/*", "", c.to.Callers, c.from.Callers)
+	}
 	for _, cluster := range c.to.Clusters {
 		if other, ok := c.from.cluster(cluster.Name); ok {
-			compare(cluster.Name+"/*/*", "clusters", cluster.Tokens, other.Tokens)
+			compare(cluster.Name+"/*/*", "clusters[].", cluster.Tokens, other.Tokens)
 		}
 	}
 	for _, id := range c.to.Identities {
 		if other, ok := c.from.identity(id.Name); ok {
-			compare("identity/"+id.Name, "identities", id.Tokens, other.Tokens)
+			compare("identity/"+id.Name, "identities[].", id.Tokens, other.Tokens)
 		}
 	}
 }

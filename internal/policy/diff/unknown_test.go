@@ -56,7 +56,7 @@ func TestUnknownObjects(t *testing.T) {
 		"a denial elsewhere":  {denies(`{"clusters": ["us"]}`), plain, unknown, unknown, "", ""},
 		"a denial of CI jobs": {denies(`{"identities": ["ci"], "claims": {"sub": ["1"]}}`), plain, unknown, unknown, "", ""},
 	} {
-		d := testkit.Value(Find(conditionSide(t, test.before, test.ofBefore), conditionSide(t, test.after, test.ofAfter)))(t)
+		d := testkit.Value(Find(t.Context(), conditionSide(t, test.before, test.ofBefore), conditionSide(t, test.after, test.ofAfter)))(t)
 		for _, part := range []struct {
 			entries []Entry
 			want    string
@@ -90,7 +90,7 @@ func TestDenialsOfFilesAlone(t *testing.T) {
 			if !ends {
 				before, after = after, before
 			}
-			d := testkit.Value(Find(before, after))(t)
+			d := testkit.Value(Find(t.Context(), before, after))(t)
 			changed, unchanged := d.Gained, d.Lost
 			if !ends {
 				changed, unchanged = unchanged, changed

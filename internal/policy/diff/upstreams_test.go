@@ -35,7 +35,7 @@ func TestUpstreams(t *testing.T) {
 		"without a rule":   {map[string]action.Set{"ghcr.io": push}, map[string]action.Set{"ghcr.io": push | action.Delete}, nil, nil},
 		"another upstream": {nil, map[string]action.Set{"quay.io": pull}, []string{"*/*/* r ** pull [upstream quay.io]", "identity/ci r ** pull [upstream quay.io]", "anonymous r ** pull [upstream quay.io]"}, nil},
 	} {
-		d := testkit.Value(Find(with(test.before), with(test.after)))(t)
+		d := testkit.Value(Find(t.Context(), with(test.before), with(test.after)))(t)
 		for _, part := range []struct {
 			entries []Entry
 			want    []string
@@ -56,7 +56,7 @@ func TestUpstreams(t *testing.T) {
 	isNew := with(map[string]action.Set{"ghcr.io": push})
 	without := with(nil)
 	without.Services = without.Services[1:]
-	for _, e := range testkit.Value(Find(without, isNew))(t).Gained {
+	for _, e := range testkit.Value(Find(t.Context(), without, isNew))(t).Gained {
 		if e.Unjudged != "" {
 			t.Errorf("at a new registry: %+v", e)
 		}
