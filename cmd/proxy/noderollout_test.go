@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"os"
@@ -197,6 +198,21 @@ func TestRepairsAreCounted(t *testing.T) {
 	if log := end(); !strings.Contains(log, "another program changed files of the node") || !strings.Contains(log, plugin) {
 		t.Error(log)
 	}
+}
+
+// A pass that has failed is not repeated at once: it may have restarted the kubelet.
+func TestAPassIsNotRepeatedAtOnce(t *testing.T) {
+	t.Parallel()
+	n := newRunningNode(t)
+	end := n.start()
+	testkit.Eventually(t, "the node has failed", func() bool { return n.hasMetric(`pullpass_node_install_state{node="node1",state="failed"} 1`) })
+	testkit.Write(t, n.dir, "next.yaml", "kind: Nothing\n")
+	testkit.Must(t, os.Rename(filepath.Join(n.dir, "next.yaml"), filepath.Join(n.dir, "pullpass.yaml"))) // one event
+	testkit.Eventually(t, "the new file is read", func() bool { return strings.Contains(fmt.Sprint(n.api.Object("nodes", "", "node1")), "Nothing") })
+	if passes := n.api.Count("get nodes"); passes != 2 {
+		t.Errorf("%d passes, want 2: at the start, and for the new file", passes)
+	}
+	end()
 }
 
 // The agent says on the Node, in its metrics and to "status" what keeps the node from being installed.

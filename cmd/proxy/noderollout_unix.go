@@ -78,6 +78,12 @@ func (o *nodeRunOptions) run(ctx context.Context, stderr io.Writer) error {
 			return err
 		}
 		go watchNode(ctx, logger, o.files(), changed, agent)
+		// The first message says that the files are watched. During the first pass, it would begin the
+		// second one at once, which must not try a restart of the kubelet again.
+		select {
+		case <-changed:
+		case <-ctx.Done():
+		}
 		if o.admin == "" {
 			agent.Run(ctx)
 			return nil

@@ -1,6 +1,7 @@
 package nodeinstall
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -48,7 +49,8 @@ type host struct {
 	Installer
 }
 
-// fakeKubelet becomes healthy unless sick gives a reason.
+// fakeKubelet becomes healthy unless sick gives a reason. As the real one, it does not answer after the end
+// of a time limit.
 type fakeKubelet struct {
 	restarts int
 	lost     error // instead of a restart
@@ -57,18 +59,18 @@ type fakeKubelet struct {
 }
 
 func (k *fakeKubelet) Restart(context.Context) error { k.restarts++; return k.lost }
-func (k *fakeKubelet) Ended(context.Context) (int, error) {
+func (k *fakeKubelet) Ended(ctx context.Context) (times int, err error) {
 	if k.ended != nil {
-		return k.ended()
+		times, err = k.ended()
 	}
-	return 0, nil
+	return times, cmp.Or(ctx.Err(), err)
 }
 
-func (k *fakeKubelet) Healthy(context.Context) error {
+func (k *fakeKubelet) Healthy(ctx context.Context) (err error) {
 	if k.sick != nil {
-		return k.sick()
+		err = k.sick()
 	}
-	return nil
+	return cmp.Or(ctx.Err(), err)
 }
 
 // The watcher of the tests runs in the process.

@@ -16,6 +16,9 @@ const (
 	startLimit = 5 * time.Minute
 	// patience is the time limit for a started kubelet to become healthy.
 	patience = 90 * time.Second
+	// paused is how much of patience one look costs at most. It takes longer if this process was paused,
+	// perhaps with the kubelet: by a debugger, or with its virtual machine.
+	paused = 10 * time.Second
 	// steady is the required number of consecutive healthy responses. A kubelet with a wrong
 	// configuration may respond before it exits, and is restarted again and again.
 	steady = 5
@@ -146,14 +149,19 @@ func restart(ctx context.Context, kubelet Kubelet) (started bool, err error) {
 		_, gone := kubelet.Ended(ctx)
 		return errors.Is(gone, ErrUnhealthy), fmt.Errorf("restarting the kubelet: %w", err)
 	}
-	ctx, cancel = context.WithTimeout(ctx, patience)
-	defer cancel()
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
+	left, last := patience, time.Now()
+	var stopped error // of the last answer of systemd; nil: it was not stopped
 	for healthy := 0; ; {
-		err := kubelet.Healthy(ctx)
-		times, ended := kubelet.Ended(ctx)
+		err, times, ended := look(ctx, kubelet)
 		isStarting, isStopped := errors.Is(ended, ErrStarting), errors.Is(ended, ErrStopped)
+		switch {
+		case isStopped:
+			stopped = ended
+		case ended == nil || isStarting:
+			stopped = nil
+		}
 		if err == nil && (isStarting || isStopped) {
 			err = ended // a different program responds: any user of the node can listen there
 		}
@@ -165,17 +173,30 @@ func restart(ctx context.Context, kubelet Kubelet) (started bool, err error) {
 			return true, ended
 		case err != nil && (ended == nil || isStarting) && times >= hopeless:
 			return true, fmt.Errorf("%w: it ended %d times: %w", ErrUnhealthy, times, err)
-		}
-		if healthy == steady {
+		case healthy == steady:
 			return true, nil
+		case err != nil && left <= 0 && stopped != nil:
+			return true, stopped
+		case err != nil && left <= 0:
+			return true, fmt.Errorf("%w (after %s): %w", ErrUnhealthy, patience, err)
 		}
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			if isStopped {
-				return true, ended
-			}
-			return true, fmt.Errorf("%w: %w", ErrUnhealthy, errors.Join(err, ctx.Err()))
+			return true, errors.Join(ctx.Err(), err)
 		}
+		now := time.Now()
+		left -= min(now.Sub(last), paused)
+		last = now
 	}
+}
+
+// look asks the kubelet and systemd once. Its time limit is its own: the end of patience would hide that
+// another program has stopped the kubelet.
+func look(ctx context.Context, kubelet Kubelet) (unhealthy error, times int, ended error) {
+	ctx, cancel := context.WithTimeout(ctx, showLimit)
+	defer cancel()
+	unhealthy = kubelet.Healthy(ctx)
+	times, ended = kubelet.Ended(ctx)
+	return unhealthy, times, ended
 }

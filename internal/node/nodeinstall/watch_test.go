@@ -156,6 +156,69 @@ func TestStoppedWhileWatching(t *testing.T) {
 	})
 }
 
+// systemd answers slowly at the end of the watch, or no longer.
+func TestStoppedAtTheEndOfTheWatch(t *testing.T) {
+	for name, answer := range map[string]func(ago time.Duration) error{
+		"it is slow": func(time.Duration) error { time.Sleep(7 * time.Second); return ErrStopped },
+		"it is silent": func(ago time.Duration) error {
+			if ago > patience-5*time.Second {
+				return errors.New("no answer")
+			}
+			return ErrStopped
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onHost(t, "eks", func(t *testing.T, h *host) {
+				start := time.Now()
+				h.kubelet.sick = func() error { return errors.New("connection refused") }
+				h.kubelet.ended = func() (int, error) { return 0, answer(time.Since(start)) }
+				if _, err := h.Apply(t.Context(), desired("v1.36.2")); !errors.Is(err, ErrStopped) || errors.Is(err, ErrUnhealthy) || errors.Is(err, ErrRejected) {
+					t.Errorf("error %v", err)
+				}
+				if took := time.Since(start); took > patience+10*time.Second {
+					t.Errorf("it took %s", took)
+				}
+				if plan := testkit.Value(h.Status(desired("v1.36.2")))(t); plan.Rejected || h.kubelet.restarts != 1 {
+					t.Errorf("%d restarts, %+v", h.kubelet.restarts, plan)
+				}
+				h.kubelet.sick, h.kubelet.ended = nil, nil
+				h.apply(desired("v1.36.2"))
+			})
+		})
+	}
+}
+
+// The watcher is paused for longer than its patience, perhaps with the kubelet, which still gets its time.
+func TestAPauseOfTheWatcher(t *testing.T) {
+	for name, test := range map[string]struct {
+		needs      time.Duration // of the kubelet, after the pause
+		isRejected bool
+	}{
+		"the kubelet is healthy": {},
+		"the kubelet needs time": {needs: time.Minute},
+		"the kubelet stays ill":  {needs: patience, isRejected: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onHost(t, "eks", func(t *testing.T, h *host) {
+				looks, thaw := 0, time.Time{}
+				h.kubelet.sick = func() error {
+					if looks++; looks == 3 {
+						time.Sleep(2 * patience)
+						thaw = time.Now()
+					}
+					if h.kubelet.restarts == 1 && looks > 2 && time.Since(thaw) < test.needs {
+						return errors.New("starting")
+					}
+					return nil
+				}
+				if _, err := h.Apply(t.Context(), desired("v1.36.2")); errors.Is(err, ErrRejected) != test.isRejected || !test.isRejected && err != nil {
+					t.Errorf("error %v", err)
+				}
+			})
+		})
+	}
+}
+
 // The other program starts the kubelet with the restored files: no restart is due any more.
 func TestUninstallUnderAKubeletThatIsStopped(t *testing.T) {
 	onHost(t, "eks", func(t *testing.T, h *host) {
