@@ -10,6 +10,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/pullpass/pullpass/internal/base/strictyaml"
@@ -568,13 +569,21 @@ func (p profile) restartProblem(tree *hostfs.Tree) (string, error) {
 	if err != nil {
 		return "", missing(err)
 	}
-	c, err := p.containerdSettings(tree)
-	if err != nil {
-		return "", err
-	}
 	program := "containerd"
 	if p.flags.form == formRancher {
 		program = p.name // which starts containerd
+	}
+	var now syscall.Timeval // of the clock of the files; that of a test stands still
+	if err := syscall.Gettimeofday(&now); err != nil {
+		return "", err
+	}
+	if start.After(time.Unix(now.Unix())) {
+		return fmt.Sprintf("%s is of %s, in the future: the clock was set back after containerd started, so it is not known whether containerd has read its configuration since its last change, or sends pods' tokens to the registries behind the gateway; restart %s",
+			tree.Path(socket), start.UTC().Format(time.RFC3339), program), nil
+	}
+	c, err := p.containerdSettings(tree)
+	if err != nil {
+		return "", err
 	}
 	for _, name := range c.Files {
 		last, err := lastChange(tree, name)

@@ -88,6 +88,9 @@ func TestContainerdThatWasNotRestarted(t *testing.T) {
 			h.link(socket, "../k3s.sock")
 			h.startContainerd("run/k3s.sock", time.Hour)
 		}, settings},
+		"a clock that was set back": {"kubeadm", func(h *host) { h.startContainerd(socket, -time.Hour) }, "; restart containerd"},
+		"k3s, set back":             {"k3s", func(h *host) { h.startContainerd("run/k3s/containerd/containerd.sock", -time.Hour) }, "in the future: the clock was set back after containerd started"},
+
 		"kind":     {"kind", func(h *host) { h.startContainerd(socket, time.Hour) }, "; restart containerd"},
 		"k3s":      {"k3s", func(h *host) { h.startContainerd("run/k3s/containerd/containerd.sock", time.Hour) }, "; restart k3s"},
 		"rke2":     {"rke2", func(h *host) { h.startContainerd("run/k3s/containerd/containerd.sock", time.Hour) }, "; restart rke2"},
@@ -139,6 +142,11 @@ func TestInstalledNodeWhoseContainerdWasNotRestarted(t *testing.T) {
 		if plan := h.apply(d); len(plan.Changes) > 0 {
 			t.Errorf("%q", actions(plan))
 		}
+		h.startContainerd(socket, -time.Hour)
+		if got := remarks(); !strings.Contains(got, "the clock was set back") {
+			t.Errorf("set back: %q", got)
+		}
+		h.startContainerd(socket, time.Hour)
 		testkit.Remove(t, filepath.Join(h.dir, hostsTOML))
 		if changes := testkit.Value(h.Repair(d))(t); len(changes) != 1 {
 			t.Errorf("repaired: %v", changes)
