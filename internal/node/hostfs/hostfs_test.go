@@ -157,6 +157,41 @@ func TestHostileWays(t *testing.T) {
 	}
 }
 
+func TestOwned(t *testing.T) {
+	t.Parallel()
+	tree, dir, _ := host(t)
+	for _, name := range []string{"/etc/file", "/etc/none/none/file"} {
+		if err := tree.Owned(name); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if err := tree.Owned("file"); err == nil {
+		t.Error("a relative path has no error")
+	}
+	if os.Getuid() != 0 {
+		return // only root can give a directory to another user
+	}
+	theirs := filepath.Join(dir, "srv/theirs")
+	testkit.Must(t, os.MkdirAll(filepath.Join(theirs, "inner"), 0o755))
+	testkit.Must(t, os.MkdirAll(filepath.Join(dir, "srv/ours"), 0o755))
+	testkit.Must(t, os.Symlink("../srv/theirs", filepath.Join(dir, "etc/link")))
+	testkit.Must(t, os.Symlink("/srv/ours", filepath.Join(theirs, "back")))
+	testkit.Must(t, os.Chown(theirs, 1, 0))
+	for _, name := range []string{"/srv/theirs/file", "/srv/theirs/inner/file", "/srv/theirs/none/file", "/etc/link/file", "/srv/theirs/back/file"} {
+		if err := tree.Owned(name); !errors.Is(err, ErrOwner) || !strings.Contains(err.Error(), filepath.Join(dir, name)) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if _, err := tree.Lookup(name, limit); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for _, name := range []string{"/srv/ours/file", "/srv/theirs"} {
+		if err := tree.Owned(name); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
 // Between the check and the write, a link to elsewhere replaces the directory. Only the opened
 // directory is written to.
 func TestADirectoryIsSwappedForALink(t *testing.T) {

@@ -133,6 +133,16 @@ func (t *Tree) Exists(name string) (bool, error) {
 	return err == nil, err
 }
 
+// Owned returns ErrOwner if a user other than root owns a directory on the way to the file, also by links. A
+// missing directory is of no user.
+func (t *Tree) Owned(name string) error {
+	w, _, _, err := t.walk(name, true)
+	if err == nil {
+		w.close()
+	}
+	return ignoreMissing(err)
+}
+
 // Mode follows links, and returns the type and the permissions of the file.
 func (t *Tree) Mode(name string) (fs.FileMode, error) {
 	name, err := t.Follow(name)

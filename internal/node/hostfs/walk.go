@@ -19,6 +19,8 @@ var (
 	// ErrWritable means that any user may write to a directory. A user who can put files there
 	// decides which program the kubelet runs as root.
 	ErrWritable = errors.New("a directory that any user may write to")
+	// ErrOwner means that a user other than root owns a directory, who can do the same.
+	ErrOwner = errors.New("a directory of a user other than root, who may write to it; give it to root (chown)")
 	// ErrChanged means that a file is no longer as expected.
 	ErrChanged = errors.New("changed meanwhile")
 	// ErrNotRegular means that a file is not a regular file, a link or a directory.
@@ -52,8 +54,9 @@ func (t *Tree) Path(name string) string { return path.Join(t.root.Name(), name) 
 
 // walker holds the directories on the path, the root first.
 type walker struct {
-	open []*os.Root
-	dirs []string // their names
+	open   []*os.Root
+	dirs   []string // their names
+	owners bool     // only root may own the directories
 }
 
 func (w *walker) close() {
@@ -65,6 +68,10 @@ func (w *walker) close() {
 // parent opens the directory of a path without its last name. The caller closes the walker, whose
 // last directory it is.
 func (t *Tree) parent(name string) (w *walker, dir *os.Root, base string, err error) {
+	return t.walk(name, false)
+}
+
+func (t *Tree) walk(name string, owners bool) (w *walker, dir *os.Root, base string, err error) {
 	clean := path.Clean(name)
 	if !path.IsAbs(name) || clean == "/" {
 		return nil, nil, "", fmt.Errorf("%q is not an absolute path of a file", name)
@@ -74,7 +81,7 @@ func (t *Tree) parent(name string) (w *walker, dir *os.Root, base string, err er
 			return nil, nil, "", fmt.Errorf("%s: %w", t.Path(name), err)
 		}
 	}
-	w = &walker{open: []*os.Root{t.root}}
+	w = &walker{open: []*os.Root{t.root}, owners: owners}
 	if err := w.enter(path.Dir(clean)); err != nil {
 		w.close()
 		return nil, nil, "", fmt.Errorf("%s: %w", t.Path(name), err)
@@ -131,6 +138,10 @@ func (w *walker) step(at *os.Root, name string, info fs.FileInfo) error {
 	}
 	if info.Mode().Perm()&0o002 != 0 {
 		return fmt.Errorf("%s: %w", name, ErrWritable)
+	}
+	// The tests of this package do not always run as root.
+	if owner := fileOf(info).UID; w.owners && owner != 0 && owner != os.Getuid() {
+		return fmt.Errorf("%s: %w", name, ErrOwner)
 	}
 	next, err := at.OpenRoot(name)
 	if err != nil {

@@ -509,3 +509,31 @@ func TestOthersTakeTheLockFirst(t *testing.T) {
 		}
 	})
 }
+
+// A user who owns a directory on the way to our files can replace them. An installed node is repaired all the same:
+// without hosts.toml, containerd would send tokens elsewhere.
+func TestADirectoryOfAnotherUser(t *testing.T) {
+	if os.Getuid() != 0 {
+		return // only root can give a directory to another user
+	}
+	for _, dir := range []string{"usr/local", "usr/local/libexec/pullpass", "etc/pullpass", "etc/containerd/certs.d", "etc/default", "var/lib/pullpass"} {
+		t.Run(dir, func(t *testing.T) {
+			onHost(t, "kubeadm", func(t *testing.T, h *host) {
+				d, name := desired("v1.36.2"), filepath.Join(h.dir, dir)
+				testkit.Must(t, os.MkdirAll(name, 0o755))
+				h.before = h.files()
+				testkit.Must(t, os.Chown(name, 1000, 0))
+				h.untouched(hostfs.ErrOwner, filepath.Base(dir)+": ", func() error { _, err := h.Status(d); return err })
+				h.untouched(hostfs.ErrOwner, filepath.Base(dir)+": ", func() error { _, err := h.Apply(t.Context(), d); return err })
+				testkit.Must(t, os.Chown(name, 0, 1000))
+				h.apply(d)
+				testkit.Must(t, os.Chown(name, 1000, 0))
+				testkit.Remove(t, filepath.Join(h.dir, hostsTOML))
+				if changes := testkit.Value(h.Repair(d))(t); len(changes) != 1 {
+					t.Errorf("repaired: %v", changes)
+				}
+				h.expectUninstalled()
+			})
+		})
+	}
+}

@@ -120,6 +120,14 @@ func newPlan(tree *hostfs.Tree, s *state, profileName string, d Desired) (*Plan,
 			plan.Changes = append(plan.Changes, c)
 		}
 	}
+	// An installation stays as it is, and is repaired: without hosts.toml, tokens would go elsewhere.
+	for _, c := range plan.Changes {
+		if c.isNew {
+			if err := errors.Join(tree.Owned(c.Path), tree.Owned(stateFile)); err != nil {
+				return nil, err
+			}
+		}
+	}
 	// An installation stays as it is, and is repaired: the containerd that runs read its hosts.toml before.
 	if len(d.Hosts) > 0 && slices.ContainsFunc(plan.Changes, func(c Change) bool { return c.isNew }) {
 		problem, err := p.restartProblem(tree)
