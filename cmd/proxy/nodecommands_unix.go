@@ -300,7 +300,7 @@ func writePlan(w io.Writer, plan *nodeinstall.Plan, remarks []string, asJSON boo
 	fmt.Fprintf(w, "%s: %d changes", plan.Profile, len(plan.Changes))
 	switch {
 	case plan.Rejected:
-		fmt.Fprint(w, ", rejected: the kubelet was not healthy with this configuration")
+		fmt.Fprint(w, ", rejected: the kubelet was not healthy with this configuration, or containerd did not answer it")
 	case plan.Restart:
 		fmt.Fprintf(w, ", with a restart of %s", plan.Unit)
 	}

@@ -215,6 +215,19 @@ func TestAPassIsNotRepeatedAtOnce(t *testing.T) {
 	end()
 }
 
+// The kubelet is not healthy either while containerd does not answer, so the text must not blame the configuration alone.
+func TestARejectedPlanNamesBothCauses(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	testkit.Must(t, writePlan(&out, &nodeinstall.Plan{Profile: "kubeadm", Rejected: true}, nil, false))
+	if want := "kubeadm: 0 changes, rejected: the kubelet was not healthy with this configuration, or containerd did not answer it\n"; out.String() != want {
+		t.Errorf("%q, want %q", out.String(), want)
+	}
+	if err := nodeinstall.ErrRejected; !strings.Contains(err.Error(), "whether containerd answered") {
+		t.Error(err)
+	}
+}
+
 // The agent says on the Node, in its metrics and to "status" what keeps the node from being installed.
 func TestNodeInstallRunAndStatus(t *testing.T) {
 	t.Parallel()

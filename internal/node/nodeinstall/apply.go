@@ -18,7 +18,7 @@ var (
 	// ErrRejected means that the kubelet did not become healthy with a configuration. It is not
 	// retried.
 	ErrRejected = errors.New("the kubelet did not come back with this configuration, and has the one before; " +
-		"see its log (journalctl), then change the configuration, or run pullpass node-install uninstall to try the same again")
+		"see its log (journalctl), also for whether containerd answered it; then change the configuration, or run pullpass node-install uninstall to try the same again")
 	// ErrUnhealthy means that the kubelet does not become healthy with the previous configuration
 	// either.
 	ErrUnhealthy = errors.New("the kubelet does not answer that it is healthy; see its log (journalctl)")
