@@ -51,7 +51,7 @@ func (l *linter) directories() {
 // compares finds a provider whose plugin reads other files than containerd.
 func (l *linter) compares(p *provider) {
 	for _, s := range l.searched {
-		if !slices.ContainsFunc(s.dirs, func(dir string) bool { return isSameDir(dir, p.certsDir) }) {
+		if !slices.ContainsFunc(s.dirs, func(dir string) bool { return isSame(dir, p.certsDir) }) {
 			l.find(p.at("args"), "have the plugin look for hosts.toml in %s, and not where containerd looks (config_path of %s is %s), so it gives no token, or trusts a file that containerd does not read; write --certs-dir=%s",
 				term.QuoteValue(p.certsDir), s.file, term.QuoteValue(s.configPath), s.dirs[0])
 			return
@@ -70,11 +70,13 @@ func (l *linter) compares(p *provider) {
 // dir returns the directory with the directories of registries, in which the file is.
 func (h *hostsFile) dir() string { return filepath.ToSlash(filepath.Dir(filepath.Dir(h.name))) }
 
-// isIn reports whether the file is in a directory of a node. Below a different root, and as a copy, it is in
-// one that ends with the directory, or with which the directory ends.
-func (h *hostsFile) isIn(dir string) bool {
-	own := h.dir()
-	return strings.HasSuffix(own, path.Clean(dir)) || !path.IsAbs(own) && strings.HasSuffix(path.Clean(dir), "/"+own) || isSameDir(own, dir)
+func (h *hostsFile) isIn(dir string) bool { return isAt(h.dir(), dir) }
+
+// isAt reports whether a file or directory is at a place of a node. Below a different root, and as a copy, it has
+// a path that ends with the place, or with which the place ends.
+func isAt(own, place string) bool {
+	place = path.Clean(place)
+	return strings.HasSuffix(own, place) || strings.HasSuffix(place, "/"+own) || isSame(own, place)
 }
 
 // isPlaced reports whether the file has its place on a node: below etc, in a directory of its registry.
@@ -82,11 +84,13 @@ func (h *hostsFile) isIn(dir string) bool {
 func (h *hostsFile) isPlaced() bool {
 	names := append(hoststoml.Directories(h.registry), hoststoml.AnyRegistry)
 	return filepath.Base(h.name) == hostsName && slices.Contains(names, filepath.Base(filepath.Dir(h.name))) &&
-		slices.Contains(strings.Split(h.dir(), "/"), "etc")
+		isBelowEtc(h.dir())
 }
 
-// isSameDir also follows the links of the machine, which may be the node.
-func isSameDir(a, b string) bool {
+func isBelowEtc(name string) bool { return slices.Contains(strings.Split(name, "/"), "etc") }
+
+// isSame also follows the links of the machine, which may be the node.
+func isSame(a, b string) bool {
 	if path.Clean(a) == path.Clean(b) {
 		return true
 	}
@@ -96,4 +100,43 @@ func isSameDir(a, b string) bool {
 	}
 	infoOfB, err := os.Stat(b)
 	return err == nil && os.SameFile(infoOfA, infoOfB)
+}
+
+// configFiles finds flags that do not lead to our providers: the kubelet then pulls anonymously, and no event says so.
+func (l *linter) configFiles(ours []*provider) {
+	var files []string
+	for _, p := range ours {
+		if !slices.Contains(files, p.document.file) {
+			files = append(files, p.document.file)
+		}
+	}
+	var right []flagValue
+	for _, f := range l.configFlags {
+		if slices.ContainsFunc(files, func(file string) bool { return !l.leadsTo(f, file) }) {
+			continue
+		}
+		if right = append(right, f); !isSame(right[0].value, f.value) {
+			l.find(f.at(configFlagName), "is %s, and %s has %s, of which the kubelet takes the last on its command line; write the same in both", term.QuoteValue(f.value), right[0].file, term.QuoteValue(right[0].value))
+		}
+	}
+}
+
+// leadsTo reports whether the kubelet reads a provider configuration. The place of a copy is not known.
+func (l *linter) leadsTo(f flagValue, file string) bool {
+	own := filepath.ToSlash(filepath.Clean(file))
+	switch {
+	case isAt(own, f.value):
+		return true
+	case isAt(path.Dir(own), f.value):
+		if !l.target.Kubelet.TakesDirectory() {
+			l.find(f.at(configFlagName), "is a directory (%s), and a kubelet of %s does not read it; write the file", term.QuoteValue(f.value), l.target.Kubelet)
+			return false
+		}
+		return true
+	case isBelowEtc(own), strings.Contains(own, "/var/lib/kubelet/"), strings.Contains(own, "/var/lib/rancher/"):
+		l.find(f.at(configFlagName), "is not %s or its directory (%s), so the kubelet does not run this provider: it pulls anonymously, or does not start; correct the flag, or move the file", file, term.QuoteValue(f.value))
+		return false
+	}
+	l.remarks = append(l.remarks, fmt.Sprintf("not judged: whether the kubelet reads %s, which has to be %s on the node, or in that directory (%s of %s)", file, term.QuoteValue(f.value), configFlagName, f.file))
+	return true
 }

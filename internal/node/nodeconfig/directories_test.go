@@ -42,8 +42,11 @@ func TestDirectoriesThatAreLinks(t *testing.T) {
 	testkit.Must(t, os.Mkdir(filepath.Join(root, "b"), 0o755))
 	testkit.Must(t, os.Symlink("a", filepath.Join(root, "link")))
 	for dir, want := range map[string]bool{"a": true, "link": true, "b": false, "none": false} {
-		if got := isSameDir(filepath.Join(root, dir), filepath.Join(root, "a")); got != want {
+		if got := isSame(filepath.Join(root, dir), filepath.Join(root, "a")); got != want {
 			t.Errorf("%s: %t", dir, got)
+		}
+		if got := isAt(filepath.Join(root, dir), filepath.Join(root, "a")); got != want {
+			t.Errorf("at %s: %t", dir, got)
 		}
 	}
 }

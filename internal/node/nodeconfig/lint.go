@@ -48,7 +48,8 @@ type linter struct {
 	judged           map[string]bool // parts that the files contain
 	hostsFiles       []*hostsFile
 	searched         []searched // for hosts files
-	guarded          bool       // the plugin has --gateway
+	configFlags      []flagValue
+	guarded          bool // the plugin has --gateway
 	images           imageSettings
 	findings         []*finding
 	remarks          []string // about parts of files that were not judged
@@ -235,6 +236,7 @@ func (l *linter) together() {
 	}
 	l.refusedHosts()
 	l.directories()
+	l.configFiles(ours)
 }
 
 // result returns all findings, sorted by file in the given order, and by line.

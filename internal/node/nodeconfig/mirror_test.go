@@ -68,9 +68,10 @@ func TestMirrorConfigIsItsOwnBestExample(t *testing.T) {
 			const containerd = "etc/containerd/config.toml"
 			testkit.Must(t, os.MkdirAll(filepath.Join(dir, "etc/containerd"), 0o755))
 			testkit.Must(t, os.MkdirAll(filepath.Join(dir, "etc/default"), 0o755))
+			testkit.Must(t, os.MkdirAll(filepath.Join(dir, "etc/pullpass"), 0o755))
 			testkit.Write(t, dir, containerd, "version = 2\n[plugins.'io.containerd.grpc.v1.cri'.registry]\nconfig_path = '/etc/containerd/certs.d'\n")
 			files := []string{filepath.Join(dir, containerd)}
-			for part, name := range map[string]string{"provider": "provider.yaml", "rbac": "rbac.yaml", "flags": "etc/default/kubelet", "kubelet": "config.yaml"} {
+			for part, name := range map[string]string{"provider": "etc/pullpass/credential-provider.yaml", "rbac": "rbac.yaml", "flags": "etc/default/kubelet", "kubelet": "config.yaml"} {
 				testkit.Write(t, dir, name, string(printed(t, target, part)))
 				files = append(files, filepath.Join(dir, name))
 			}

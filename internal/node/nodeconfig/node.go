@@ -31,11 +31,22 @@ type imageSettings struct {
 	gate, policy place
 }
 
+// flagValue is the last value of a flag in a file.
+type flagValue struct {
+	file  string
+	line  int
+	value string
+}
+
+func (f flagValue) at(flag string) place { return at(f.file, f.line, flag) }
+
+// openingQuotes are those of a value, which does not end there.
+var openingQuotes = strings.NewReplacer(`=\"`, "=", `="`, "=", `='`, "=")
+
 // flags judges a text with the kubelet's command line: a unit of systemd, a file of variables, or a
 // script.
 func (l *linter) flags(name string, data []byte) {
-	found := map[string]string{}
-	lines := map[string]int{}
+	found := map[string]flagValue{}
 	in := ""
 	if variables := variablesOf(name); variables != nil {
 		counting, err := effective(data, variables)
@@ -49,7 +60,7 @@ func (l *linter) flags(name string, data []byte) {
 		if strings.HasPrefix(strings.TrimSpace(text), "#") {
 			continue
 		}
-		words := strings.FieldsFunc(text, func(r rune) bool { return strings.ContainsRune(" \t\"'\\", r) })
+		words := strings.FieldsFunc(openingQuotes.Replace(text), func(r rune) bool { return strings.ContainsRune(" \t\"'\\", r) })
 		for j, word := range words {
 			// A unit writes Environment="NAME=--flag".
 			if at := strings.Index(word, "--"); at > 0 {
@@ -57,14 +68,17 @@ func (l *linter) flags(name string, data []byte) {
 			}
 			flag, value, hasValue := strings.Cut(word, "=")
 			if !hasValue && j+1 < len(words) {
-				value = words[j+1]
+				value, hasValue = words[j+1], true
 			}
 			if flag = strings.ReplaceAll(flag, "_", "-"); slices.Contains(endpointFlags, flag) { // as the kubelet reads it
 				l.endpoint(at(name, i+1, flag), value)
 			}
 			switch flag {
 			case configFlagName, binDirFlagName:
-				found[flag], lines[flag] = value, i+1
+				if !hasValue {
+					value = "$" // on the next line
+				}
+				found[flag] = flagValue{name, i + 1, value}
 			case "--feature-gates":
 				for gate := range strings.SplitSeq(value, ",") {
 					if strings.EqualFold(gate, kubelet.TokenGate+"=false") {
@@ -78,12 +92,18 @@ func (l *linter) flags(name string, data []byte) {
 		}
 	}
 	for _, flag := range []string{configFlagName, binDirFlagName} {
-		if _, ok := found[flag]; !ok {
+		switch f, ok := found[flag]; {
+		case !ok:
 			l.find(at(name, 1, flag), "is missing%s, and the kubelet runs no plugin; add both flags (see kubelet-config --part flags)", in)
+		case f.value == "":
+			l.find(f.at(flag), "is empty, and the kubelet does not start, or runs no plugin; write a value for both flags (see kubelet-config --part flags)")
+		case strings.Contains(f.value, "$"): // the variable of a unit or of a script
+			l.remarks = append(l.remarks, fmt.Sprintf("not judged: %s of %s, whose value is not on its line", flag, name))
+		case flag == configFlagName:
+			l.configFlags = append(l.configFlags, f)
+		case l.target.PluginDir != "" && strings.TrimRight(f.value, "/") != strings.TrimRight(l.target.PluginDir, "/"):
+			l.find(f.at(flag), "is another directory than --plugin-dir (%s); correct one of them", term.QuoteValue(f.value))
 		}
-	}
-	if dir, ok := found[binDirFlagName]; ok && l.target.PluginDir != "" && strings.TrimRight(dir, "/") != strings.TrimRight(l.target.PluginDir, "/") {
-		l.find(at(name, lines[binDirFlagName], binDirFlagName), "is another directory than --plugin-dir (%s); correct one of them", term.QuoteValue(dir))
 	}
 }
 

@@ -48,8 +48,9 @@ policyFiles: [policy.yaml]
 		} {
 			target := testTarget(t, config, o)
 			dir := t.TempDir()
+			testkit.Must(t, os.MkdirAll(filepath.Join(dir, "etc/pullpass"), 0o755))
 			var files []string
-			for part, name := range map[string]string{"provider": "provider.yaml", "rbac": "rbac.yaml", "flags": "kubelet", "kubelet": "config.yaml", "hosts": "hosts.toml"} {
+			for part, name := range map[string]string{"provider": "etc/pullpass/credential-provider.yaml", "rbac": "rbac.yaml", "flags": "kubelet", "kubelet": "config.yaml", "hosts": "hosts.toml"} {
 				files = append(files, filepath.Join(dir, name))
 				testkit.Must(t, os.WriteFile(filepath.Join(dir, name), printed(t, target, part), 0o600))
 			}
