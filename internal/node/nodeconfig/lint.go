@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -18,6 +19,10 @@ import (
 
 // maxFindings limits the findings of one document.
 const maxFindings = 100
+
+// dropInKind tells a file of the kubelet's --config-dir, also one that is not valid, from a drop-in of
+// systemd: both end with .conf.
+var dropInKind = regexp.MustCompile(`\bkind["']?\s*:\s*["']?KubeletConfiguration\b`)
 
 // finding is one fault in a file of a node.
 type finding struct {
@@ -139,10 +144,10 @@ func (l *linter) file(ctx context.Context, name string) {
 		l.containerd(name, data)
 		return
 	}
-	switch filepath.Ext(name) {
-	case ".yaml", ".yml", ".json":
+	switch ext := filepath.Ext(name); {
+	case slices.Contains([]string{".yaml", ".yml", ".json"}, ext), ext == ".conf" && dropInKind.Match(data):
 		l.yaml(name, data)
-	case ".toml":
+	case ext == ".toml":
 		l.hosts(name, data)
 	default:
 		l.judged["flags"] = true
