@@ -28,10 +28,10 @@ Images keep their names, and a hosts.toml for each registry sends containerd to 
 gateway. CRI-O finds it by the names of the registries.
 
 --lint checks files instead. The kind of a YAML or JSON file selects the checks:
-CredentialProviderConfig, roles and bindings, KubeletConfiguration (also *.conf).
-config.toml is checked as containerd's, any other *.toml as a hosts.toml, and any
-other file as text with the kubelet's flags. A finding is FILE:LINE: field: fault;
-remedy. Exit code 1 if there is a finding.`,
+CredentialProviderConfig, roles and bindings, KubeletConfiguration (also *.conf), or
+kubelet-arg of k3s and RKE2. config.toml is checked as containerd's, any other *.toml
+as a hosts.toml, and any other file as text with the kubelet's flags. A finding is
+FILE:LINE: field: fault; remedy. Exit code 1 if there is a finding.`,
 		Example: `  pullpass kubelet-config --config pullpass.yaml --registry registry.example.com
   pullpass kubelet-config --config pullpass.yaml --registry registry.example.com --part rbac | kubectl apply -f -
   pullpass kubelet-config --config pullpass.yaml --registry registry.example.com --lint credential-provider.yaml rbac.yaml hosts.toml

@@ -39,7 +39,7 @@ func TestFindingsOfNearlyEqualSettings(t *testing.T) {
 	}
 	const unguarded = "p.yaml:9: providers[0].args: do not name the gateway: if another program removes or rewrites hosts.toml, as Spegel does, the plugin still gives the token, and the pod's token then goes to ghcr.io as a password; add --gateway=https://gateway.example.com\n"
 	const refused = "certs.d/ghcr.io/hosts.toml: does not have the gateway as its server, so the plugin, which is told --gateway, gives no token for ghcr.io; write it as kubelet-config --part hosts prints it\n"
-	const notJudged = "holds nothing that is judged; give a CredentialProviderConfig, a KubeletConfiguration, or roles and bindings\n"
+	const notJudged = "holds nothing that is judged; give a CredentialProviderConfig, a KubeletConfiguration, roles and bindings, or kubelet-arg of k3s and RKE2\n"
 	otherServer := strings.Replace(hostsOfGateway, "https://gateway.example.com", "gateway.example.com:443", 1) + "[host]\n"
 	guardedProvider := providerOf(pluginName, "[ghcr.io]", "  args: [--registry=ghcr.io, --gateway=https://gateway.example.com]\n")
 	unguardedProvider := providerOf(pluginName, "[ghcr.io]", "  args: [--registry=ghcr.io]\n")

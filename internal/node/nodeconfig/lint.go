@@ -174,7 +174,7 @@ func (l *linter) yaml(name string, data []byte) {
 		return
 	}
 	if !known {
-		l.find(at(name, 0, ""), "holds nothing that is judged; give a CredentialProviderConfig, a KubeletConfiguration, or roles and bindings")
+		l.find(at(name, 0, ""), "holds nothing that is judged; give a CredentialProviderConfig, a KubeletConfiguration, roles and bindings, or kubelet-arg of k3s and RKE2")
 	}
 }
 
@@ -201,7 +201,7 @@ func (l *linter) document(name string, i int, root *yaml.Node) (known bool) {
 			}
 		}
 	default:
-		known = l.rbacObject(d, "", root)
+		known = l.rbacObject(d, "", root) || l.rancher(name, root)
 	}
 	l.documents = append(l.documents, d)
 	return known

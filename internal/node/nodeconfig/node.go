@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 
+	"go.yaml.in/yaml/v3"
+
 	"github.com/pullpass/pullpass/internal/base/strictyaml"
 	"github.com/pullpass/pullpass/internal/base/term"
 	"github.com/pullpass/pullpass/internal/node/containerd"
@@ -46,7 +48,6 @@ var openingQuotes = strings.NewReplacer(`=\"`, "=", `="`, "=", `='`, "=")
 // flags judges a text with the kubelet's command line: a unit of systemd, a file of variables, or a
 // script.
 func (l *linter) flags(name string, data []byte) {
-	found := map[string]flagValue{}
 	in := ""
 	if variables := variablesOf(name); variables != nil {
 		counting, err := effective(data, variables)
@@ -56,6 +57,35 @@ func (l *linter) flags(name string, data []byte) {
 			l.remarks = append(l.remarks, fmt.Sprintf("not judged: which lines of %s count: %v", name, err))
 		}
 	}
+	l.providerFlags(name, l.readFlags(name, data), in)
+}
+
+// rancher judges the arguments of the kubelet in a file of k3s or RKE2. It reports whether the file has the setting.
+func (l *linter) rancher(name string, root *yaml.Node) (known bool) {
+	var lines []string // the arguments as flags, in their lines
+	for _, key := range []string{"kubelet-arg", "kubelet-arg+"} {
+		n := strictyaml.Field(root, key)
+		if n == nil {
+			continue
+		}
+		known = true
+		for _, argument := range append(slices.Clone(n.Content), n) {
+			argument = strictyaml.Resolve(argument) // the list itself has no text
+			lines = append(lines, make([]string, max(0, argument.Line-len(lines)))...)
+			lines[argument.Line-1] += " --" + strings.TrimPrefix(argument.Value, "--")
+		}
+	}
+	// k3s and RKE2 have several such files, and defaults of their own.
+	if found := l.readFlags(name, []byte(strings.Join(lines, "\n"))); len(found) > 0 {
+		l.judged["flags"] = true
+		l.providerFlags(name, found, " in kubelet-arg")
+	}
+	return known
+}
+
+// readFlags returns the flags for plugins, and judges the others.
+func (l *linter) readFlags(name string, data []byte) map[string]flagValue {
+	found := map[string]flagValue{}
 	for i, text := range strings.Split(string(data), "\n") {
 		if strings.HasPrefix(strings.TrimSpace(text), "#") {
 			continue
@@ -91,6 +121,10 @@ func (l *linter) flags(name string, data []byte) {
 			}
 		}
 	}
+	return found
+}
+
+func (l *linter) providerFlags(name string, found map[string]flagValue, in string) {
 	for _, flag := range []string{configFlagName, binDirFlagName} {
 		switch f, ok := found[flag]; {
 		case !ok:

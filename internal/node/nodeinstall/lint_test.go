@@ -40,7 +40,7 @@ upstreams: [{name: ghcr.io}]
 						return err
 					}
 					content, err := os.ReadFile(name)
-					isFlags := strings.HasSuffix(name, "/etc/default/kubelet") && strings.Contains(string(content), configFlag)
+					isFlags := (strings.HasSuffix(name, "/etc/default/kubelet") || filepath.Base(name) == rancherFlagFile) && strings.Contains(string(content), configFlag[2:])
 					if base := filepath.Base(name); strings.HasSuffix(name, "/ghcr.io/hosts.toml") || base == "config.toml" || isFlags || strings.Contains(string(content), "serviceAccountTokenAudience") {
 						files = append(files, name)
 					}
