@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pullpass/pullpass/internal/config"
 	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
@@ -66,5 +67,22 @@ func TestNodesWithCRIO(t *testing.T) {
 	direct.Certificate = false
 	if got := testkit.Value(direct.HostsFiles(false))(t); len(got) > 0 {
 		t.Errorf("%q", got)
+	}
+}
+
+// Without a name of the gateway, /etc/hosts has nothing with which to compare the registry's name.
+func TestCRIOWithoutANameOfTheGateway(t *testing.T) {
+	t.Parallel()
+	for _, url := range []string{"https://10.0.0.9", "https://10.0.0.9:8443", "https://[fd00:97:1::1]", "https://[fd00:97:1::1]:8443"} {
+		cfg := testkit.Value(config.Parse([]byte(strings.Replace(gatewayConfig, "url: https://gateway.example.com", "url: '"+url+"'", 1)), "pullpass.yaml", "/etc/pullpass"))(t)
+		want := `gateway.url is "` + url + `", and CRI-O finds the gateway by names in /etc/hosts, of which the plugin compares the addresses; write a name there: https://gateway.example.com`
+		if _, err := NewTarget(cfg, Options{Mirrors: []string{"ghcr.io"}, CRIO: true}); err == nil || err.Error() != want {
+			t.Errorf("%v, want %s", err, want)
+		}
+		for _, o := range []Options{{Mirrors: []string{"ghcr.io"}}, {Registry: "registry.example.com", CRIO: true}} {
+			if _, err := NewTarget(cfg, o); err != nil {
+				t.Errorf("%s: %v", url, err)
+			}
+		}
 	}
 }

@@ -3,6 +3,7 @@ package nodeconfig
 import (
 	"fmt"
 	"maps"
+	"net/netip"
 	"net/url"
 	"path"
 	"path/filepath"
@@ -42,6 +43,16 @@ func upstreamNames(cfg *config.Config) (names []string) {
 func gatewayHost(cfg *config.Config) string {
 	_, host, _ := strings.Cut(cfg.Gateway.URL, "://")
 	return host
+}
+
+// isAddress reports whether a URL has an IP address in place of a name.
+func isAddress(address string) bool {
+	u, err := url.Parse(address)
+	if err != nil {
+		return false // the configuration was already judged
+	}
+	_, err = netip.ParseAddr(u.Hostname())
+	return err == nil
 }
 
 // original is the host that runtimes ask by default for the images of a registry.

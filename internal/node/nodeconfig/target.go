@@ -70,6 +70,9 @@ func NewTarget(cfg *config.Config, o Options) (Target, error) {
 		if target.Registries, err = mirrored(cfg, o.Mirrors); err != nil {
 			return Target{}, err
 		}
+		if o.CRIO && isAddress(cfg.Gateway.URL) {
+			return Target{}, fmt.Errorf("gateway.url is %s, and CRI-O finds the gateway by names in /etc/hosts, of which the plugin compares the addresses; write a name there: https://gateway.example.com", term.QuoteValue(cfg.Gateway.URL))
+		}
 		target.Gateway, target.Name, preferred = cfg.Gateway.URL, gatewayHost(cfg), cfg.Gateway.Service
 	case !config.IsRegistryHost(o.Registry):
 		return Target{}, fmt.Errorf("--registry %s is not a registry's host; write host or host:port as in the names of images, without scheme and path", term.QuoteValue(o.Registry))
