@@ -221,6 +221,7 @@ func kindOf(n *yaml.Node) string {
 func (l *linter) together() {
 	l.providerNames()
 	if l.target.PluginDir != "" {
+		l.pluginDir(l.target.PluginDir)
 		for _, p := range l.providers {
 			l.binary(p, l.target.PluginDir)
 		}

@@ -2,6 +2,7 @@ package nodeconfig
 
 import (
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -313,12 +314,40 @@ func (l *linter) binary(p *provider, dir string) {
 	if name == "" || strings.Contains(name, "/") {
 		return // already reported
 	}
-	switch info, err := os.Stat(filepath.Join(dir, name)); {
+	file := filepath.Join(dir, name)
+	info, err := os.Stat(file)
+	switch {
 	case err != nil:
 		l.find(p.at("name"), "is not the name of a binary (%v), and the kubelet does not start; install the plugin there, or link it under this name", err)
+		return
 	case !info.Mode().IsRegular() || info.Mode()&0o111 == 0:
-		l.find(p.at("name"), "is not the name of a program (%s); make the file executable", filepath.Join(dir, name))
-	case info.Mode()&0o022 != 0:
-		l.find(p.at("name"), "is a program that not only its owner can change (%s), who could then read every token; chmod go-w", filepath.Join(dir, name))
+		l.find(p.at("name"), "is not the name of a program (%s); make the file executable", file)
+		return
 	}
+	if who, remedy := changers(file, info, os.Geteuid()); who != "" {
+		l.find(p.at("name"), "is a program that %s (%s), who could then read every token; %s", who, file, remedy)
+	}
+}
+
+// pluginDir judges the directory of the programs, which may be on a different machine.
+func (l *linter) pluginDir(dir string) {
+	info, err := os.Stat(dir)
+	if err != nil {
+		return // if there are providers, each has a finding
+	}
+	if who, remedy := changers(dir, info, os.Geteuid()); who != "" {
+		l.find(at("", 0, "--plugin-dir"), "is a directory that %s (%s), who could then read every token; %s", who, term.QuoteValue(dir), remedy)
+	}
+}
+
+// changers returns who can change a file or directory besides root, and the remedy. A copy belongs to the user self,
+// who lints it, or has a relative path.
+func changers(name string, info fs.FileInfo, self int) (who, remedy string) {
+	switch uid := ownerOf(info); {
+	case info.Mode()&0o022 != 0:
+		return "not only its owner can change", "chmod go-w"
+	case uid != 0 && uid != self && filepath.IsAbs(name):
+		return fmt.Sprintf("user %d can change", uid), "chown root"
+	}
+	return "", ""
 }
