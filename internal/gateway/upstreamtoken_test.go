@@ -90,7 +90,8 @@ func TestUpstreamTokens(t *testing.T) {
 	if n := tokens.asked.Load(); n != 1 {
 		t.Errorf("100 pulls at once asked for %d tokens", n)
 	}
-	if n := registry.Count(http.MethodGet, "/v2/"); n > 101 {
+	// One learns of the token endpoint. On a busy machine, net/http sends a few again whose connection was closed meanwhile.
+	if n := registry.Count(http.MethodGet, "/v2/"); n > 110 {
 		t.Errorf("100 pulls at once made %d requests", n)
 	}
 	tokens.delay = 0
