@@ -9,9 +9,11 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
+	"unicode/utf8"
 
 	"sigs.k8s.io/yaml"
 
@@ -87,6 +89,10 @@ func newForge(t *testing.T, isUser bool) *forge {
 			w.WriteHeader(http.StatusForbidden)
 			return "", false
 		}
+		if utf8.RuneCountInString(comment.Body) > 65_536 { // GitHub's limit
+			w.WriteHeader(http.StatusUnprocessableEntity)
+			return "", false
+		}
 		return comment.Body, true
 	}
 	mux.HandleFunc("POST /repos/acme/policy/issues/7/comments", func(w http.ResponseWriter, r *http.Request) {
@@ -97,11 +103,11 @@ func newForge(t *testing.T, isUser bool) *forge {
 			w.WriteHeader(http.StatusCreated)
 		}
 	})
-	mux.HandleFunc("PATCH /repos/acme/policy/issues/comments/0", func(w http.ResponseWriter, r *http.Request) {
+	mux.HandleFunc("PATCH /repos/acme/policy/issues/comments/{id}", func(w http.ResponseWriter, r *http.Request) {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		if body, ok := read(w, r); ok {
-			f.comments[0] = "again\n" + body
+			f.comments[testkit.Value(strconv.Atoi(r.PathValue("id")))(t)] = body + "again\n"
 		}
 	})
 	mux.HandleFunc("POST /projects/3/merge_requests/7/notes", func(w http.ResponseWriter, r *http.Request) {
@@ -200,11 +206,16 @@ func testPolicyDiffAction(t *testing.T, f *forge) {
 		return f.runScript(t, env, "--noprofile", "--norc", "-e", "-o", "pipefail", "-c", a.Runs.Steps[0].Run)
 	}
 	inputs := map[string]string{"config": "deploy/policy.yaml", "path": f.program}
+	token = "reads"
+	if output, err := act(inputs); err != nil || !strings.Contains(output, "::warning::") || len(f.posted()) != 0 {
+		t.Errorf("without the right to comment: %v: %s", err, output)
+	}
+	token = "writes"
 	if output, err := act(inputs); err != nil || len(f.posted()) != 1 || !strings.Contains(f.posted()[0], gains) {
 		t.Fatalf("%v: %s\n%q", err, output, f.posted())
 	}
 	inputs["fail-on"] = "gained"
-	if output, err := act(inputs); err == nil || err.Error() != "exit status 1" || len(f.posted()) != 1 || !strings.HasPrefix(f.posted()[0], "again\n<!-- pullpass") {
+	if output, err := act(inputs); err == nil || err.Error() != "exit status 1" || len(f.posted()) != 1 || !strings.HasSuffix(f.posted()[0], "\nagain\n") {
 		t.Errorf("%v: %s\n%q", err, output, f.posted())
 	}
 	inputs["fail-on"] = "lost"
@@ -213,13 +224,23 @@ func testPolicyDiffAction(t *testing.T, f *forge) {
 	}
 	posted := f.posted()
 	token = "reads"
-	if output, err := act(inputs); err != nil || !strings.Contains(output, "::warning::") || !slices.Equal(f.posted(), posted) {
-		t.Errorf("without the right to comment: %v: %s", err, output)
+	if output, err := act(inputs); err == nil || err.Error() != "exit status 1" || !strings.Contains(output, "::error::") || !slices.Equal(f.posted(), posted) {
+		t.Errorf("without the right to replace a comment: %v: %s", err, output)
 	}
-	if text := testkit.Read(t, summary); strings.Count(text, gains) != 4 {
+	if text := testkit.Read(t, summary); strings.Count(text, gains) != 5 {
 		t.Errorf("the summary is %s", text)
 	}
 	token = "writes"
+	policy := filepath.Join(f.dir, "deploy", "policy.yaml")
+	before, long := testkit.Read(t, policy), policyBefore
+	for i := range 80 {
+		long += fmt.Sprintf("- {name: r%d, subjects: [{identities: [github], claims: {repository: [\"1%0500d\"]}}], allow: [{repositories: [x], actions: [pull]}]}\n", i, i)
+	}
+	write(t, policy, long)
+	if output, err := act(inputs); err != nil || len(f.posted()) != 1 || !strings.Contains(f.posted()[0], " 80 entries gained, ") || !strings.Contains(f.posted()[0], " more: ") {
+		t.Errorf("long: %v: %.1000s\n%.1000q", err, output, f.posted())
+	}
+	write(t, policy, before)
 	f.testObjects(t, func(objects string) (string, string, error) {
 		before := len(testkit.Read(t, summary))
 		output, err := act(map[string]string{"config": "deploy/pullpass.yaml", "path": f.program, "objects": objects, "fail-on": "lost"})

@@ -232,8 +232,11 @@ func (d *Difference) summary() string {
 	return count(len(d.Gained), "gained") + ", " + count(len(d.Lost), "lost")
 }
 
-// maxRows is the number of entries of each part in Markdown: comments have at most 65,536 characters.
-const maxRows = 100
+// The rows of Markdown: GitHub refuses comments of more than 65,536 characters. The rest is for what is around rows.
+const (
+	maxRows      = 100    // of each part
+	maxRowsBytes = 60_000 // in all
+)
 
 // WriteMarkdown writes the difference as the comment of a pull request.
 func WriteMarkdown(w io.Writer, d *Difference) error {
@@ -247,11 +250,11 @@ func WriteMarkdown(w io.Writer, d *Difference) error {
 			continue
 		}
 		fmt.Fprintf(&out, "\n#### %s\n\n| who | actions | repositories | service | by | example |\n| --- | --- | --- | --- | --- | --- |\n", part.name)
+		end, shown := maxRowsBytes, 0
+		if part.name == "Gained" && len(d.Lost) > 0 {
+			end /= 2
+		}
 		for i := range part.entries {
-			if i == maxRows {
-				fmt.Fprintf(&out, "\n%d more: `pullpass policy diff -o json`\n", len(part.entries)-i)
-				break
-			}
 			e := &part.entries[i]
 			repositories := code(e.Repositories)
 			for _, text := range e.exceptText() {
@@ -261,7 +264,14 @@ func WriteMarkdown(w io.Writer, d *Difference) error {
 			for _, text := range e.Example.facts() {
 				example += "<br>with " + code(text)
 			}
-			fmt.Fprintf(&out, "| %s | %s | %s | %s | %s | %s |\n", code(callers(e.Who, e.Claims, e.Where, e.Anonymous)), strings.Join(escaped(e.Actions), ", "), repositories, code(e.Service), e.by(), example)
+			row := fmt.Sprintf("| %s | %s | %s | %s | %s | %s |\n", code(callers(e.Who, e.Claims, e.Where, e.Anonymous)), strings.Join(escaped(e.Actions), ", "), repositories, code(e.Service), e.by(), example)
+			if shown < maxRows && out.Len()+len(row) <= end {
+				out.WriteString(row)
+				shown++
+			}
+		}
+		if more := len(part.entries) - shown; more > 0 {
+			fmt.Fprintf(&out, "\n%d more: `pullpass policy diff -o json`\n", more)
 		}
 	}
 	_, err := io.WriteString(w, out.String())
