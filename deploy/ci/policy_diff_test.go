@@ -56,6 +56,10 @@ func newForge(t *testing.T, isUser bool) *forge {
 	write(t, filepath.Join(f.dir, "deploy", "policy.yaml"), policyBefore)
 	write(t, filepath.Join(f.dir, "deploy", "pullpass.yaml"), configuration)
 	write(t, filepath.Join(f.dir, "deploy", "objects.yaml"), objectsBefore)
+	f.git(t, "init", "--quiet", "submodule")
+	write(t, filepath.Join(f.dir, "submodule", "objects.yaml"), objectsBefore)
+	f.git(t, "-C", "submodule", "add", ".")
+	f.git(t, "-C", "submodule", "commit", "--quiet", "-m", "objects")
 	f.git(t, "add", ".")
 	f.git(t, "commit", "--quiet", "-m", "a policy")
 	f.base = f.git(t, "rev-parse", "HEAD")
@@ -307,19 +311,45 @@ func (f *forge) testObjects(t *testing.T, run func(objects string) (string, stri
 	put := func(name, content string) func() {
 		return func() { write(t, filepath.Join(f.dir, "deploy", name), content) }
 	}
+	nothing := func() {}
+	elsewhere := t.TempDir()
+	testkit.Must(t, os.Symlink(f.dir, filepath.Join(elsewhere, "checkout")))
+	write(t, filepath.Join(elsewhere, "objects.yaml"), objectsAfter)
+	const isRefused = "submodule/objects.yaml is in the submodule submodule"
 	for _, test := range []struct {
 		name, objects string
 		change        func()
-		lost, gained  string // actions of the objects
+		lost, gained  string // actions of the objects, or isRefused
 	}{
-		{"the same", "prod=deploy/objects.yaml", func() {}, "", ""},
+		{"the same", "prod=deploy/objects.yaml", nothing, "", ""},
 		{"changed", "prod=deploy/objects.yaml", put("objects.yaml", objectsAfter), "push", ""},
+		{"an absolute path", "prod=" + f.dir + "/deploy/objects.yaml", nothing, "push", ""},
+		{"an absolute path with dots", "prod=" + f.dir + "/deploy/../deploy//objects.yaml", nothing, "push", ""},
+		{"an absolute path by a symbolic link", "prod=" + elsewhere + "/checkout/deploy/objects.yaml", nothing, "push", ""},
+		{"a link in the checkout", "prod=link/objects.yaml", func() { testkit.Must(t, os.Symlink("deploy", filepath.Join(f.dir, "link"))); f.git(t, "add", "link") }, "", "pull"},
+		{"removed from the index alone", "prod=deploy/objects.yaml", func() { f.git(t, "rm", "--quiet", "--cached", "deploy/objects.yaml") }, "push", ""},
 		{"not in the repository", "prod=deploy/new.yaml", put("new.yaml", objectsAfter), "", ""},
+		{"an absolute path that is not in the repository", "prod=" + f.dir + "/deploy/new.yaml", nothing, "", ""},
+		{"not in the checkout", "prod=" + elsewhere + "/objects.yaml", nothing, "", ""},
 		{"new", "prod=deploy/new.yaml", func() { f.git(t, "add", "deploy/new.yaml") }, "", "pull"},
+		{"new, an absolute path", "prod=" + f.dir + "/deploy/new.yaml", nothing, "", "pull"},
+		{"in a submodule", "prod=submodule/objects.yaml", nothing, isRefused, ""},
+		{"in a submodule, an absolute path", "prod=" + f.dir + "/submodule/objects.yaml", nothing, isRefused, ""},
+		{"in a directory that was a submodule", "prod=submodule/objects.yaml", func() {
+			testkit.Must(t, os.RemoveAll(filepath.Join(f.dir, "submodule", ".git")))
+			f.git(t, "rm", "--quiet", "--cached", "submodule")
+			f.git(t, "add", "submodule")
+		}, isRefused, ""},
 		{"two files, one changed", "prod=deploy/objects.yaml prod=deploy/other.yaml", put("other.yaml", strings.NewReplacer("web", "other", "team-b/x", "team-b/y").Replace(objectsBefore)), "push", ""},
 	} {
 		test.change()
 		comment, output, err := run(test.objects)
+		if test.lost == isRefused {
+			if err == nil || err.Error() != "exit status 2" || !strings.Contains(output, isRefused) {
+				t.Errorf("%s: %v: %s", test.name, err, output)
+			}
+			continue
+		}
 		if (err != nil) != (test.lost != "") || err != nil && err.Error() != "exit status 1" {
 			t.Errorf("%s: %v: %s", test.name, err, output)
 		}
