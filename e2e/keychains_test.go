@@ -66,4 +66,19 @@ func TestKeychains(t *testing.T) {
 			testenv.Must(t, errors.Join(err, image.Close()))
 		}
 	}
+
+	// A remote.Puller and a client of oras-go keep these. They find the token of team-b, which takes the place of the other one.
+	ref := testenv.Value(name.NewTag(s.host + "/team-b/app:" + tag))(t)
+	kept := testenv.Value(ggcr.Keychain{Pod: pod}.Resolve(ref.Context()))(t)
+	credentials := orascredential.Credential(pod)
+	for _, caller := range []string{namespace, "team-b"} {
+		token := w.token(t, caller)
+		testenv.Must(t, os.WriteFile(pod.TokenFile, []byte(token), 0o600))
+		if _, err := remote.Image(ref, remote.WithContext(t.Context()), remote.WithTransport(s.roundTripper(t)), remote.WithAuth(kept)); (err == nil) != (caller == "team-b") {
+			t.Errorf("go-containerregistry, with the token of %s: %v", caller, err)
+		}
+		if c, err := credentials(t.Context(), s.host); err != nil || c.Password != token {
+			t.Errorf("oras-go, %s: not the token of the file: %v", caller, err)
+		}
+	}
 }

@@ -7,6 +7,7 @@ package ggcr
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/google/go-containerregistry/pkg/authn"
@@ -14,21 +15,17 @@ import (
 	"github.com/pullpass/pullpass/credential"
 )
 
-// Keychain implements authn.ContextKeychain. It reads the token's file for each use, so it finds
-// renewed tokens. Other registries than those of Pod are for the next keychain of
+// Keychain implements authn.ContextKeychain. Its authenticators read the token's file for each use, so
+// they find renewed tokens. Other registries than those of Pod are for the next keychain of
 // authn.NewMultiKeychain.
 type Keychain struct{ Pod credential.Pod }
 
 // Resolve implements authn.Keychain.
 func (k Keychain) Resolve(target authn.Resource) (authn.Authenticator, error) {
-	c, isAllowed, err := k.Pod.For(target.RegistryStr(), time.Now())
-	if err != nil {
-		return nil, err
-	}
-	if !isAllowed {
+	if !slices.Contains(k.Pod.Registries, target.RegistryStr()) {
 		return authn.Anonymous, nil
 	}
-	return &authenticator{c}, nil
+	return &authenticator{k.Pod, target.RegistryStr()}, nil
 }
 
 // ResolveContext implements authn.ContextKeychain.
@@ -36,9 +33,16 @@ func (k Keychain) ResolveContext(_ context.Context, target authn.Resource) (auth
 	return k.Resolve(target)
 }
 
-// authenticator does not show the token when it is printed.
-type authenticator struct{ credential credential.Credential }
+// authenticator does not hold the token: a remote.Puller keeps its authenticators.
+type authenticator struct {
+	pod      credential.Pod
+	registry string
+}
 
 func (a *authenticator) Authorization() (*authn.AuthConfig, error) {
-	return &authn.AuthConfig{Username: credential.Username, Password: a.credential.Password()}, nil
+	c, _, err := a.pod.For(a.registry, time.Now())
+	if err != nil {
+		return nil, err
+	}
+	return &authn.AuthConfig{Username: credential.Username, Password: c.Password()}, nil
 }
