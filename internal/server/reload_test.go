@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -32,6 +33,24 @@ func (p *proxy) reconfigure(t *testing.T, old, new string) {
 	before := p.service.current.Load().cfg
 	p.Configure(t, old, new)
 	testkit.Eventually(t, "the new configuration is in use", func() bool { return p.service.current.Load().cfg != before })
+}
+
+// The label of the reload metrics has the names of all groups.
+func TestMetricsDocumentNamesTheFileGroups(t *testing.T) {
+	t.Parallel()
+	_, line, _ := strings.Cut(testkit.Read(t, "../../docs/reference/metrics.md"), "\n- `name`: ")
+	line, _, _ = strings.Cut(line, "\n")
+	names := func(pattern, text string) []string {
+		var all []string
+		for _, match := range regexp.MustCompile(pattern).FindAllStringSubmatch(text, -1) {
+			all = append(all, match[1])
+		}
+		return slices.Sorted(slices.Values(all))
+	}
+	groups, documented := names(`\w+Group += "(.+?)"`, testkit.Read(t, "reload.go")), names("`(.+?)`", line)
+	if len(groups) == 0 || !slices.Equal(groups, documented) {
+		t.Errorf("reload.go has %q, metrics.md %q", groups, documented)
+	}
 }
 
 // Every setting that may change while the proxy runs does so, and what did not

@@ -129,7 +129,7 @@ var (
 		labels: []label{reloadLabel},
 	}
 	reloadLabel = label{name: "name", from: fromFiles, other: otherValue,
-		means: "`config`, `policy`, `manifests`, `tls`, `kubeconfig/` with the cluster, and `signing-keys/` with the service"}
+		means: "`config`, `policy`, `policy-trial`, `manifests`, `tls`, `upstreams`, `upstream-passwords`, `assertions`, `kubeconfig/` with the cluster, and `signing-keys/` with the service"}
 	deprecatedFiles = &metric{
 		name: "pullpass_deprecated_files", kind: gauge, read: true,
 		help: "Configuration and policy files in use that a later release will not read.",
