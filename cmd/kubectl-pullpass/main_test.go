@@ -413,6 +413,55 @@ func TestStatus(t *testing.T) {
 	r.expect(t, 2, "status", "you may not list pods in namespace pullpass; ")
 }
 
+// Another program may answer in the place of Pullpass.
+func TestOtherAnswers(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	const isOther = "the answer is not one of Pullpass"
+	page := strings.Repeat("<p>", 1<<20)
+	for _, test := range []struct {
+		status            int
+		body, who, checks string
+	}{
+		{200, `{}`, isOther, isOther},
+		{200, `{"answer": {}, "checks": {}}`, isOther, isOther},
+		{200, `{"text": "x", "checks": {"files": []}}`, isOther, "none"},
+		{503, `{"problem": "it rains", "checks": {"files": []}}`, "it rains", "none"},
+		{500, `{"problem": "` + page + `", "checks": {"files": []}}`, "<p>", "/readyz: 500: " + isOther},
+		{404, `{"checks": {"files": []}}`, "remembers no decision", "/readyz: 404: " + isOther},
+		{200, page, "invalid character", "invalid character"},
+	} {
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(test.status)
+			io.WriteString(w, test.body)
+		}))
+		t.Cleanup(server.Close)
+		r.Fail("create pods/portforward", r.forward(server, "9191"))
+		r.expectShort(t, 2, "who-can pull team-a/web", test.who)
+		r.expectShort(t, 0, "status", test.checks)
+	}
+	html := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, page) }))
+	t.Cleanup(html.Close)
+	r.Fail("create pods/portforward", r.forward(html, "9191"))
+	r.expectShort(t, 2, "who-can pull team-a/web", "the console of Pullpass: 200 <p>")
+	r.Fail("create pods/portforward", func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusBadGateway)
+		io.WriteString(w, page)
+	})
+	r.expectShort(t, 2, "who-can pull team-a/web", "<p>")
+	r.expectShort(t, 0, "status", "not known: ")
+}
+
+// expectShort wants a text in a short output.
+func (r *rig) expectShort(t *testing.T, wantCode int, command, want string) {
+	t.Helper()
+	code, stdout, stderr := r.kubectl(t, strings.Fields(command)...)
+	if code != wantCode || len(stdout+stderr) > 8<<10 || !strings.Contains(stdout+stderr, want) {
+		t.Errorf("%s: exit code %d, %d bytes: %.1000s\nwant %d, %q", command, code, len(stdout+stderr), stdout+stderr, wantCode, want)
+	}
+}
+
 func TestNodes(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/pullpass/pullpass/internal/base/term"
 )
 
 const (
@@ -38,6 +40,9 @@ type Answer struct {
 
 // errNotRemembered means that the replica remembers no decision about the pod.
 var errNotRemembered = errors.New("Pullpass remembers no decision about this pod; its audit log has all") //nolint:staticcheck // a name
+
+// errNotPullpass is about another program in the place of Pullpass.
+var errNotPullpass = errors.New("the answer is not one of Pullpass")
 
 // Ask asks a question of the console (explain, pod, who, reach).
 func (c *Cluster) Ask(ctx context.Context, question string, query url.Values) (*Answer, error) {
@@ -64,7 +69,7 @@ func (c *Cluster) ask(ctx context.Context, pod *corev1.Pod, question string, que
 		if status == http.StatusNotFound {
 			return nil, errors.New("the console of Pullpass is off, or too old for this program; an administrator can set admin.console: true")
 		}
-		return nil, fmt.Errorf("the console of Pullpass: %d %s", status, Plain(string(body)))
+		return nil, fmt.Errorf("the console of Pullpass: %d %s", status, Plain(term.Abbreviate(string(body), maxFaultBytes)))
 	}
 	var answer Answer
 	if err := json.Unmarshal(body, &answer); err != nil {
@@ -74,7 +79,9 @@ func (c *Cluster) ask(ctx context.Context, pod *corev1.Pod, question string, que
 	case status == http.StatusNotFound:
 		return nil, errNotRemembered
 	case status != http.StatusOK:
-		return nil, errors.New(Plain(answer.Problem))
+		return nil, errors.New(Plain(term.Abbreviate(answer.Problem, maxFaultBytes)))
+	case len(answer.Answer) == 0 || answer.Text == "":
+		return nil, fmt.Errorf("the console of Pullpass: %w", errNotPullpass)
 	}
 	answer.Text = Plain(answer.Text)
 	return &answer, nil

@@ -11,6 +11,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/transport/spdy"
+
+	"github.com/pullpass/pullpass/internal/base/term"
 )
 
 // portForwardProtocol is the version of the protocol between clients and kubelets.
@@ -33,7 +35,7 @@ func (c *Cluster) dial(ctx context.Context, pod *corev1.Pod, port int32) (net.Co
 		return nil, c.missing("create", "pods", "portforward", pod.Namespace)
 	}
 	if err != nil {
-		return nil, err
+		return nil, errors.New(term.Abbreviate(err.Error(), maxFaultBytes)) // it has the whole body of the response
 	}
 	context.AfterFunc(ctx, func() { _ = connection.Close() })
 	open := func(kind string) (stream, error) {
@@ -69,7 +71,7 @@ type forwardError string
 func (e forwardError) Error() string { return "the port-forward: " + Plain(string(e)) }
 
 const (
-	maxFaultBytes = 4 << 10
+	maxFaultBytes = 4 << 10 // of an error text of others
 	// faultWait is how long the reason for an end may come after it.
 	faultWait = time.Second
 )

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net/http"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -63,7 +64,11 @@ func (c *Cluster) checks(ctx context.Context, pod *corev1.Pod) (map[string][]Che
 		return nil, err
 	}
 	var report struct{ Checks map[string][]Check }
-	if err := json.Unmarshal(body, &report); err != nil {
+	err = json.Unmarshal(body, &report)
+	if err == nil && (len(report.Checks) == 0 || status != http.StatusOK && status != http.StatusServiceUnavailable) {
+		err = errNotPullpass
+	}
+	if err != nil {
 		return nil, fmt.Errorf("/readyz: %d: %w", status, err)
 	}
 	return report.Checks, nil
