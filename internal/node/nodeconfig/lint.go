@@ -240,6 +240,7 @@ func (l *linter) together() {
 	if l.judged["rbac"] {
 		l.rights(audiences)
 	}
+	l.kubeletImages()
 	l.refusedHosts()
 	l.directories()
 	l.configFiles(ours)

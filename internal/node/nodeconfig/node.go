@@ -3,6 +3,7 @@ package nodeconfig
 import (
 	"bytes"
 	"fmt"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -27,10 +28,13 @@ var (
 )
 
 // imageSettings are the settings of a kubelet for images that are already on the node, with their
-// places.
+// places. A drop-in replaces values of the files before it.
 type imageSettings struct {
 	kubelet.Images
-	gate, policy place
+	gate, policy, list place
+	isFlag             bool  // the gate is of a flag, which counts more than files
+	tokenGate          place // if TokenGate is off in the files
+	isTokenGateOff     bool
 }
 
 // flagValue is the last value of a flag in a file.
@@ -116,7 +120,7 @@ func (l *linter) readFlags(name string, data []byte) map[string]flagValue {
 					}
 				}
 				if on := kubelet.GateOf(value, kubelet.VerifyGate); on != nil {
-					l.setGate(at(name, i+1, flag), *on)
+					l.setGate(at(name, i+1, flag), *on, true)
 				}
 			}
 		}
@@ -133,6 +137,8 @@ func (l *linter) providerFlags(name string, found map[string]flagValue, in strin
 			l.find(f.at(flag), "is empty, and the kubelet does not start, or runs no plugin; write a value for both flags (see kubelet-config --part flags)")
 		case strings.Contains(f.value, "$"): // the variable of a unit or of a script
 			l.remarks = append(l.remarks, fmt.Sprintf("not judged: %s of %s, whose value is not on its line", flag, name))
+		case !path.IsAbs(f.value):
+			l.find(f.at(flag), "is not an absolute path (%s), and the kubelet does not find it; write the whole path", term.QuoteValue(f.value))
 		case flag == configFlagName:
 			l.configFlags = append(l.configFlags, f)
 		case l.target.PluginDir != "" && strings.TrimRight(f.value, "/") != strings.TrimRight(l.target.PluginDir, "/"):
@@ -180,24 +186,31 @@ func (l *linter) endpoint(p place, value string) {
 	}
 }
 
-func (l *linter) setGate(p place, on bool) {
-	l.images.Gate, l.images.gate = &on, p
-	if !on {
-		l.find(p, "is false: any pod of the node may use an image that another's ServiceAccount pulled; remove it")
+func (l *linter) setGate(p place, on, isFlag bool) {
+	if isFlag || !l.images.isFlag {
+		l.images.Gate, l.images.gate, l.images.isFlag = &on, p, isFlag
 	}
 }
 
-// kubeletConfiguration judges the few settings that affect the plugin. Only flags name the plugin's
+// kubeletConfiguration reads the few settings that affect the plugin. Only flags name the plugin's
 // files.
 func (l *linter) kubeletConfiguration(d *document) {
 	l.judged[kubeletPart] = true
+	if filepath.Ext(d.file) != ".conf" { // no drop-in: the configuration of another kubelet, perhaps
+		l.kubeletImages()
+		before := l.images
+		l.images = imageSettings{}
+		if before.isFlag {
+			l.setGate(before.gate, *before.Gate, true)
+		}
+	}
 	if gates := strictyaml.Field(d.root, "featureGates"); gates != nil {
 		const field = "featureGates."
-		if n := strictyaml.Field(gates, kubelet.TokenGate); n != nil && n.Value == "false" {
-			l.find(d.at(field+kubelet.TokenGate), "is false: the kubelet refuses tokenAttributes; remove it")
+		if n := strictyaml.Field(gates, kubelet.TokenGate); n != nil {
+			l.images.tokenGate, l.images.isTokenGateOff = d.at(field+kubelet.TokenGate), n.Value == "false"
 		}
 		if n := strictyaml.Field(gates, kubelet.VerifyGate); n != nil {
-			l.setGate(d.at(field+kubelet.VerifyGate), kubelet.IsOn(n.Value))
+			l.setGate(d.at(field+kubelet.VerifyGate), kubelet.IsOn(n.Value), false)
 		}
 	}
 	for _, setting := range endpointSettings {
@@ -208,20 +221,31 @@ func (l *linter) kubeletConfiguration(d *document) {
 	const policy = "imagePullCredentialsVerificationPolicy"
 	if n := strictyaml.Field(d.root, policy); n != nil {
 		l.images.Policy, l.images.policy = n.Value, d.at(policy)
-		if n.Value == kubelet.NeverVerify {
-			l.find(d.at(policy), "is NeverVerify: any pod of the node may use an image that another's ServiceAccount pulled; write AlwaysVerify")
-		}
 	}
 	const list = "preloadedImagesVerificationAllowlist"
 	if n := strictyaml.Field(d.root, list); n != nil {
-		images := kubelet.Images{Policy: l.images.Policy}
+		l.images.Listed, l.images.list = nil, d.at(list)
 		for _, pattern := range n.Content {
-			images.Listed = append(images.Listed, pattern.Value)
+			l.images.Listed = append(l.images.Listed, pattern.Value)
 		}
-		for _, registry := range l.target.Registries {
-			if pattern := images.List(registry); pattern != "" {
-				l.find(d.at(list), "has %s: any pod of the node may use such an image of %s, also if another's ServiceAccount pulled it; list only images that no pod pulls with its token", term.QuoteValue(pattern), registry)
-			}
+	}
+}
+
+// kubeletImages judges the settings of one kubelet.
+func (l *linter) kubeletImages() {
+	images := l.images
+	if images.isTokenGateOff {
+		l.find(images.tokenGate, "is false: the kubelet refuses tokenAttributes; remove it")
+	}
+	if images.Gate != nil && !*images.Gate {
+		l.find(images.gate, "is false: any pod of the node may use an image that another's ServiceAccount pulled; remove it")
+	}
+	if images.Policy == kubelet.NeverVerify {
+		l.find(images.policy, "is NeverVerify: any pod of the node may use an image that another's ServiceAccount pulled; write AlwaysVerify")
+	}
+	for _, registry := range l.target.Registries {
+		if pattern := images.List(registry); pattern != "" {
+			l.find(images.list, "has %s: any pod of the node may use such an image of %s, also if another's ServiceAccount pulled it; list only images that no pod pulls with its token", term.QuoteValue(pattern), registry)
 		}
 	}
 }
