@@ -9,10 +9,10 @@ import (
 
 // errTooLarge is the error of a search that was given up. A difference could then be missed, so it
 // is never ignored.
-var errTooLarge = errors.New("too many patterns overlap to compare them exactly; compare fewer changes at once")
+var errTooLarge = errors.New("too many callers to try all of them")
 
 // maxStates bounds one search. Globs with a common prefix need about one state for each character.
-const maxStates = 1 << 18
+const maxStates = 1 << 16
 
 // token is one element of a pattern.
 type token struct {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -185,6 +186,25 @@ func TestSearchesEnd(t *testing.T) {
 		d := testkit.Value(Find(t.Context(), side("x/**", condition), side("x/base/**", condition)))(t)
 		if len(d.Gained) > 0 || len(d.Lost) != 1 || d.Lost[0].Unjudged != unjudged || (d.Lost[0].Example.As == "") != (unjudged != "") {
 			t.Errorf("%s: %+v", condition, d)
+		}
+	}
+	// Names of nodes and values of claims are not left out silently.
+	var many []string
+	for i, c := range "abcdefghijklmnop" {
+		many = append(many, fmt.Sprintf("*-%c%d-*", c, i))
+	}
+	quoted := string(testkit.Value(json.Marshal(many))(t))
+	nodes := `"rules": [` + rule("r", `{"nodes": ["*-pool-*"]}`) + `], "deny": [{"name": "pools", "subjects": [{"nodes": ` + quoted + `}]}`
+	environments := func(list string) string {
+		return `"rules": [` + rule("r", `{"identities": ["github"], "claims": {"repository_id": ["42"], "environment": `+list+`}}`) + `]`
+	}
+	github := func(s *Side) { s.Identities = []Identity{{Name: "github", Profile: identity.GitHub}} }
+	for before, after := range map[string]string{
+		nodes + `, {"name": "quarantine", "subjects": [{"nodes": ["ip-*"]}]}]`: nodes + `]`,
+		environments(strings.Replace(quoted, "[", `["*e*", `, 1)):              environments(`["*"]`),
+	} {
+		if d := testkit.Value(Find(t.Context(), conditionSide(t, before, github), conditionSide(t, after, github)))(t); len(d.Gained) != 1 || d.Gained[0].Unjudged == "" {
+			t.Errorf("%s: %+v", before, d)
 		}
 	}
 	ctx, cancel := context.WithCancel(t.Context())

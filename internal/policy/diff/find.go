@@ -17,8 +17,7 @@ import (
 // openService stands for a registry that no rule names, if there is no configuration.
 const openService = "registry.example.com"
 
-// Find returns what changes from one side to the other. An error means that a part could not be
-// compared, or that ctx ended.
+// Find returns what changes from one side to the other. The error is that of ctx.
 func Find(ctx context.Context, before, after *Side) (*Difference, error) {
 	if before.IsOpen && after.IsOpen {
 		before, after = withNamed(before, after), withNamed(after, before)

@@ -70,7 +70,10 @@ func (f *finder) job(b *box, a action.Set, n near) (*point, error) {
 		delete(chosen, rest[0])
 		return nil, nil
 	}
-	return choose(identity.Claims{}, names)
+	if found, err := choose(identity.Claims{}, names); found != nil || err != nil {
+		return found, err
+	}
+	return nil, c.err
 }
 
 // claimChoices are values of claims; nil: the claim is missing.
@@ -78,6 +81,7 @@ type claimChoices struct {
 	profile  identity.Profile
 	required []map[string][]string // that the sides want to be different
 	values   map[string][]any
+	err      error // there are other values
 }
 
 func (c *claimChoices) collect(b *box, n near) {
@@ -104,8 +108,15 @@ func (c *claimChoices) collect(b *box, n near) {
 		}
 		for _, use := range w.Condition.Uses() {
 			own := of(use.Claim)
-			for _, text := range literals(w.condition) {
-				own.others = append(own.others, text, text+"*", "*"+text)
+			for term := range terms(w.condition) {
+				if !strings.Contains(term, use.Claim[strings.LastIndex(use.Claim, ".")+1:]) {
+					continue
+				}
+				for _, text := range literals(term) {
+					if own.others = append(own.others, text); comparesParts(term) {
+						own.others = append(own.others, text+"*", "*"+text)
+					}
+				}
 			}
 			own.others = append(own.others, numbers(w.condition)...)
 			types[use.Claim] = append(types[use.Claim], use.Type)
@@ -214,10 +225,15 @@ func (c *claimChoices) choices(name string, needed, denied, others []string, typ
 			word(base[0])
 			continue
 		}
+		if c.err != nil {
+			break
+		}
 		for value, err := range texts.representatives("example", base, append(globs(others), globs(needed)...)) {
-			if err == nil {
-				word(value)
+			if err != nil {
+				c.err = err
+				continue
 			}
+			word(value)
 		}
 	}
 	if !isNamed { // conditions search in any text

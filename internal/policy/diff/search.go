@@ -99,8 +99,6 @@ const (
 	minTries = 1 << 8
 )
 
-var errCut = errors.New("too many requests to judge all of them")
-
 // subjectsOf returns the subjects that every caller of the box matches.
 func (b *box) subjects() []*whom {
 	var all []*whom
@@ -211,7 +209,7 @@ func (f *finder) find(b *box, a action.Set, n near) (*point, error) {
 	f.tries = most
 	found, err := f.search(b, a, n)
 	f.left -= min(f.left, most-f.tries)
-	if errors.Is(err, errCut) {
+	if errors.Is(err, errTooLarge) {
 		f.isPossible, f.isCut = true, true
 		return nil, nil
 	}
@@ -417,9 +415,12 @@ func (s *accountSearch) names(n near, placeholder string, k kind, of func(*whom)
 			add(glob)
 		}
 	}
-	for text := range s.texts(n, placeholder) {
-		for _, glob := range []string{text, text + "*", "*" + text, "*" + text + "*"} {
-			add(glob)
+	for text, isPart := range s.texts(n, placeholder) {
+		add(text)
+		if isPart {
+			for _, glob := range []string{text + "*", "*" + text, "*" + text + "*"} {
+				add(glob)
+			}
 		}
 	}
 	patterns := s.patterns(n, p)
@@ -532,21 +533,25 @@ func terms(conditions ...string) iter.Seq[string] {
 	return strings.SplitSeq(operators.Replace(strings.Join(conditions, "\n")), "\n")
 }
 
-// texts yields the texts in conditions that can count for a name of the ServiceAccount.
-func (s *accountSearch) texts(n near, field string) iter.Seq[string] {
-	return func(yield func(string) bool) {
+// comparesParts reports whether a term may compare a part of a value, and not only the whole by == or in.
+func comparesParts(term string) bool { return strings.ContainsAny(term, "(<>+") }
+
+// texts yields the texts in conditions that can count for a name of the ServiceAccount, and whether for parts of it.
+func (s *accountSearch) texts(n near, field string) iter.Seq2[string, bool] {
+	return func(yield func(string, bool) bool) {
 		for term := range terms(conditionsOf(s.box, n)...) {
 			if !strings.Contains(term, field) && !strings.Contains(term, "claims") {
 				continue
 			}
+			isPart := comparesParts(term)
 			for _, text := range literals(term) {
 				// Subjects and references consist of names.
 				for part := range strings.FieldsFuncSeq(text, func(r rune) bool { return r == ':' || r == '/' }) {
-					if part != text && !yield(part) {
+					if part != text && !yield(part, isPart) {
 						return
 					}
 				}
-				if !yield(text) {
+				if !yield(text, isPart) {
 					return
 				}
 			}
@@ -602,7 +607,8 @@ func (s *accountSearch) facts(n near, p point) (*point, error) {
 	if s.isRefused(n, isPlain) {
 		return nil, nil
 	}
-	for _, node := range s.nodes(n) {
+	nodes, tooLarge := s.nodes(n)
+	for _, node := range nodes {
 		p.node = node
 		for _, token := range s.tokens(n) {
 			p.tokenID = token
@@ -617,10 +623,11 @@ func (s *accountSearch) facts(n near, p point) (*point, error) {
 			}
 		}
 	}
-	return nil, nil
+	return nil, tooLarge
 }
 
-func (s *accountSearch) nodes(n near) []string {
+// nodes returns names of nodes to try. With an error, there are others.
+func (s *accountSearch) nodes(n near) (all []string, err error) {
 	var lists [][]string
 	for _, w := range s.box.subjects() {
 		if w.Nodes != nil {
@@ -636,33 +643,40 @@ func (s *accountSearch) nodes(n near) []string {
 		if strings.Contains(term, "kubernetes.node") {
 			isRead = true
 			for _, text := range literals(term) {
-				others = append(others, text, text+"*", "*"+text)
+				if others = append(others, text); comparesParts(term) {
+					others = append(others, text+"*", "*"+text)
+				}
 			}
 		}
 	}
-	all := []string{""}
+	all = []string{""}
 	if len(lists) == 0 && !isRead {
-		return all
+		return all, nil
 	}
 	if len(lists) > 0 {
 		all = nil
 	}
 	var choose func(globs []string, rest [][]string)
 	choose = func(globs []string, rest [][]string) {
+		if err != nil {
+			return
+		}
 		if len(rest) > 0 {
 			for _, glob := range rest[0] {
 				choose(append(slices.Clone(globs), glob), rest[1:])
 			}
 			return
 		}
-		for name, err := range subdomains.representatives("example", globs, others) {
-			if err == nil {
-				all = append(all, name)
+		for name, tooLarge := range subdomains.representatives("example", globs, others) {
+			if tooLarge != nil {
+				err = tooLarge
+				return
 			}
+			all = append(all, name)
 		}
 	}
 	choose(nil, lists)
-	return all
+	return all, err
 }
 
 func (s *accountSearch) tokens(near) []string {
@@ -772,7 +786,7 @@ func labelKeys(condition string) []string {
 func (f *finder) judge(b *box, a action.Set, n near, p point) (*point, error) {
 	if f.tries--; f.tries < 0 {
 		f.tries = 0
-		return nil, errCut
+		return nil, errTooLarge
 	}
 	if err := f.context(); err != nil {
 		return nil, err
