@@ -85,7 +85,8 @@ func (e *ReplayError) Reason() refusal.Reason { return e.reason }
 // of a pull, including repeated ones, therefore come from one caller.
 //
 // The best known fact about a caller identifies it. A caller that proved to be the token's node is
-// that node, whichever of its addresses it uses. Any other caller is its whole address, also for
+// that node, whichever of its addresses it uses. It is also still the caller at its address, which
+// it was before node.proof was switched on, or before it had a certificate. Any other caller is its whole address, also for
 // IPv6, because all nodes of a network share one /64. Address translation weakens this: nodes
 // behind the same translator look like one, and a node behind several looks like several.
 //
@@ -120,7 +121,7 @@ func (a *Authorizer) verifyOwner(ctx context.Context, id *oidc.Identity, caller 
 			return r, "", &UnavailableError{reason: refusal.ReplayUnavailable, Err: err}
 		}
 		return r, VerdictNoted, nil
-	case owner != r.Caller:
+	case owner != r.Caller && owner != addressOf(caller):
 		r.Owner, r.Reason = owner, ReplayOtherCaller
 		r.Message = fmt.Sprintf("%s presented this token, which is that of %s (state.replay)", r.Caller, owner)
 		return r.notPassed(refusal.TokenReplayed)
@@ -146,6 +147,10 @@ func ownerOf(id *oidc.Identity, proof *nodeproof.Proof, caller nodeproof.Caller)
 	if proof != nil && proof.Passed {
 		return "node/" + id.Kubernetes.Node.Name + "/" + id.Kubernetes.Node.UID
 	}
+	return addressOf(caller)
+}
+
+func addressOf(caller nodeproof.Caller) string {
 	address := nodeproof.PlainAddress(caller.Address)
 	if !address.IsValid() || caller.ViaProxy {
 		return ""

@@ -200,6 +200,31 @@ func TestReplayOfNodes(t *testing.T) {
 	}
 }
 
+// A node that proves itself is still the caller at its address, which used its tokens before node.proof was on.
+func TestReplayOfNodesThatWereAddresses(t *testing.T) {
+	t.Parallel()
+	node := &exchange.Node{Name: "node1", UID: node1UID, Addresses: []netip.Addr{netip.MustParseAddr("198.51.100.9"), netip.MustParseAddr("192.0.2.2")}}
+	r := newRig(t, func(c *rigConfig) {
+		c.replay, c.owners = exchange.ReplayEnforce, ownersFunc(someoneElse)
+		c.objects = objects{byUID: map[string]exchange.Facts{webUID: {Node: node}}}
+		c.nodes = map[string]exchange.NodeChecks{"prod": {Proof: nodeproof.Config{Mode: nodeproof.Audit, Methods: []nodeproof.Method{nodeproof.Address}}}}
+	})
+	token := r.token(t, nil)
+	for i, test := range []struct {
+		caller nodeproof.Caller
+		status int
+	}{
+		{at("198.51.100.9"), 200}, {at("::ffff:198.51.100.9"), 200},
+		{at("192.0.2.2"), 403}, // the same node, but the owner's address may be that of a thief
+		{at("192.0.2.3"), 403},
+	} {
+		a := r.do(t, from(test.caller, get(token)))
+		if e := r.lastEvent(t, i+1); a.status != test.status || e.Replay.Passed != (test.status == 200) || e.Replay.Owner != "address/198.51.100.9" {
+			t.Errorf("%v: status %d, replay %+v", test.caller, a.status, e.Replay)
+		}
+	}
+}
+
 // Any caller may be behind the address of a proxy. It shows neither the same caller nor a different
 // one.
 func TestReplayByUnknownCallers(t *testing.T) {
