@@ -144,15 +144,16 @@ func TestToldScopesAreBounded(t *testing.T) {
 	if i := slices.IndexFunc(explained.Scopes, func(s ScopeDecision) bool { return s.Reason == untoldReason }); i >= 0 {
 		t.Errorf("Explain does not explain scope %d", i)
 	}
+	const noise = 24 // the race detector has sync.Pool forget some buffers; one for each scope would be more
 	few := Subject{Identity: someone(), Annotations: map[string]string{"k": "a"}}
 	many := Subject{Identity: someone(), Annotations: map[string]string{"k": annotationOf("a/*/web-*")}}
 	parsed := testing.AllocsPerRun(20, func() { _, _ = parseAnnotation(many.Annotations["k"]) })
 	base := testing.AllocsPerRun(20, func() { policy.Decide(few, "", scopes) })
-	if got := testing.AllocsPerRun(20, func() { policy.Decide(many, "", scopes) }); got > base+parsed+8 {
+	if got := testing.AllocsPerRun(20, func() { policy.Decide(many, "", scopes) }); got > base+parsed+noise {
 		t.Errorf("%v allocations; %v with one item, and %v to parse the annotation once", got, base, parsed)
 	}
 	of8 := testing.AllocsPerRun(20, func() { policy.Decide(few, "", scopes[:MaxScopesTold]) })
-	if base > of8+8 {
+	if base > of8+noise {
 		t.Errorf("%v allocations for %d scopes, %v for %d", base, len(scopes), of8, MaxScopesTold)
 	}
 }
