@@ -32,9 +32,8 @@ var (
 type imageSettings struct {
 	kubelet.Images
 	gate, policy, list place
-	isFlag             bool  // the gate is of a flag, which counts more than files
-	tokenGate          place // if TokenGate is off in the files
-	isTokenGateOff     bool
+	isFlag             bool   // the gate is of a flag, which counts more than files
+	tokenGate          *place // of TokenGate, if it is off in the files
 }
 
 // flagValue is the last value of a flag in a file.
@@ -190,6 +189,15 @@ func (l *linter) setGate(p place, on, isFlag bool) {
 	if isFlag || !l.images.isFlag {
 		l.images.Gate, l.images.gate, l.images.isFlag = &on, p, isFlag
 	}
+	if isFlag {
+		l.judgeGate()
+	}
+}
+
+func (l *linter) judgeGate() {
+	if gate := l.images.Gate; gate != nil && !*gate {
+		l.find(l.images.gate, "is false: any pod of the node may use an image that another's ServiceAccount pulled; remove it")
+	}
 }
 
 // kubeletConfiguration reads the few settings that affect the plugin. Only flags name the plugin's
@@ -201,13 +209,17 @@ func (l *linter) kubeletConfiguration(d *document) {
 		before := l.images
 		l.images = imageSettings{}
 		if before.isFlag {
-			l.setGate(before.gate, *before.Gate, true)
+			l.images.Gate, l.images.gate, l.images.isFlag = before.Gate, before.gate, true
 		}
 	}
 	if gates := strictyaml.Field(d.root, "featureGates"); gates != nil {
 		const field = "featureGates."
 		if n := strictyaml.Field(gates, kubelet.TokenGate); n != nil {
-			l.images.tokenGate, l.images.isTokenGateOff = d.at(field+kubelet.TokenGate), n.Value == "false"
+			l.images.tokenGate = nil
+			if n.Value == "false" {
+				p := d.at(field + kubelet.TokenGate)
+				l.images.tokenGate = &p
+			}
 		}
 		if n := strictyaml.Field(gates, kubelet.VerifyGate); n != nil {
 			l.setGate(d.at(field+kubelet.VerifyGate), kubelet.IsOn(n.Value), false)
@@ -234,11 +246,11 @@ func (l *linter) kubeletConfiguration(d *document) {
 // kubeletImages judges the settings of one kubelet.
 func (l *linter) kubeletImages() {
 	images := l.images
-	if images.isTokenGateOff {
-		l.find(images.tokenGate, "is false: the kubelet refuses tokenAttributes; remove it")
+	if images.tokenGate != nil {
+		l.find(*images.tokenGate, "is false: the kubelet refuses tokenAttributes; remove it")
 	}
-	if images.Gate != nil && !*images.Gate {
-		l.find(images.gate, "is false: any pod of the node may use an image that another's ServiceAccount pulled; remove it")
+	if !images.isFlag {
+		l.judgeGate()
 	}
 	if images.Policy == kubelet.NeverVerify {
 		l.find(images.policy, "is NeverVerify: any pod of the node may use an image that another's ServiceAccount pulled; write AlwaysVerify")
