@@ -9,7 +9,7 @@ import (
 
 // errTooLarge is the error of a search that was given up. A difference could then be missed, so it
 // is never ignored.
-var errTooLarge = errors.New("too many callers to try all of them")
+var errTooLarge = errors.New("too many requests to try all of them")
 
 // maxStates bounds one search. Globs with a common prefix need about one state for each character.
 const maxStates = 1 << 16

@@ -181,7 +181,7 @@ func TestSearchesEnd(t *testing.T) {
 	for condition, unjudged := range map[string]string{
 		env: "",
 		env + ` && kubernetes.namespace.startsWith("ns-") && kubernetes.node.startsWith("gpu-")`:                                                                                                                                   "",
-		`(kubernetes.labels["env"] == "prod" || kubernetes.labels["tier"] in ["gold", "silver"]) && kubernetes.namespace.contains("web") && kubernetes.serviceAccount.startsWith("ci") && kubernetes.serviceAccount.endsWith("z")`: "too many callers to try all of them; read the rule",
+		`(kubernetes.labels["env"] == "prod" || kubernetes.labels["tier"] in ["gold", "silver"]) && kubernetes.namespace.contains("web") && kubernetes.serviceAccount.startsWith("ci") && kubernetes.serviceAccount.endsWith("z")`: "too many requests to try all of them; read the rule",
 	} {
 		d := testkit.Value(Find(t.Context(), side("x/**", condition), side("x/base/**", condition)))(t)
 		if len(d.Gained) > 0 || len(d.Lost) != 1 || d.Lost[0].Unjudged != unjudged || (d.Lost[0].Example.As == "") != (unjudged != "") {

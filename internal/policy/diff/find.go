@@ -347,7 +347,7 @@ func (c *comparison) compare(b box, actions map[string]action.Set) error {
 			b.service = service.Name
 			why := ""
 			if cut[service.Name] {
-				why = "too many callers to try all of them; read the rule"
+				why = errTooLarge.Error() + "; read the rule"
 			}
 			c.add(&b, service.Name, actions, nil, why)
 		}
