@@ -71,10 +71,17 @@ func (s Systemd) Watch(ctx context.Context) error {
 	_, err := s.run(ctx, "systemd-run", "--unit="+watchUnit, "--description=Pullpass: restart of the kubelet", "--collect", "--quiet", "--property=Type=oneshot",
 		// It leads to this program even if the host does not have the file.
 		fmt.Sprintf("/proc/%d/exe", s.PID), "node-install", "watch", "--host-root=/")
-	if err != nil {
-		return fmt.Errorf("%w; journalctl -u %s on the host has the reason", err, watchUnit)
+	if err == nil {
+		return nil
 	}
-	return nil
+	err = fmt.Errorf("%w; journalctl -u %s on the host has the reason", err, watchUnit)
+	// Of the reasons, only this one is not about the configuration.
+	if state, readErr := readState(s.Tree); readErr == nil {
+		if _, is, showErr := s.Restarts(ctx, state.Unit); showErr == nil && is == stopped {
+			err = fmt.Errorf("%w: %w", ErrStopped, err)
+		}
+	}
+	return err
 }
 
 // process returns the start time of a process from its stat (proc_pid_stat(5), field 22). It
@@ -178,7 +185,8 @@ func (k *HostKubelet) Restart(ctx context.Context) error {
 		_, state, showErr := k.Systemd.Restarts(ctx, k.unit)
 		switch {
 		case showErr != nil || state == "active":
-		case state == stopped:
+		// A unit that is stopped during its ExecStartPre= has failed, but the job of its start was canceled.
+		case state == stopped, strings.HasSuffix(err.Error(), " canceled."):
 			err = fmt.Errorf("%w: %s is %s: %w", ErrStopped, k.unit, state, err)
 		default:
 			err = fmt.Errorf("%w: %s is %s: %w", ErrUnhealthy, k.unit, state, err)

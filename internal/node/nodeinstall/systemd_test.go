@@ -61,7 +61,21 @@ func TestSystemd(t *testing.T) {
 		t.Errorf("%q in %+v", command.Args, command.SysProcAttr)
 	}
 
+	// systemd-run does not say that another program has stopped the kubelet.
 	failure := errors.New("exit status 1")
+	testkit.Must(t, alone(h.tree, func(s *state) error { s.Unit = "kubelet.service"; return s.save() }))
+	for state, isStopped := range map[string]bool{"active": false, "inactive": true} {
+		s.Run = func(c *exec.Cmd) ([]byte, error) {
+			if slices.Equal(c.Args[1:], []string{"show", "--property=NRestarts,ActiveState,Result", "kubelet.service"}) {
+				return []byte("NRestarts=0\nActiveState=" + state + "\n"), nil
+			}
+			return nil, failure
+		}
+		if err := s.Watch(t.Context()); !errors.Is(err, failure) || errors.Is(err, ErrStopped) != isStopped {
+			t.Errorf("%s: error %v", state, err)
+		}
+	}
+
 	s, _ = commands(h, "/host", failure)
 	if err := s.Watch(t.Context()); !errors.Is(err, failure) || err.Error() != "systemd-run on the host: exit status 1: said why; journalctl -u pullpass-node-install on the host has the reason" {
 		t.Errorf("error %v", err)
@@ -85,17 +99,18 @@ func TestARestartThatFails(t *testing.T) {
 	noBus := &exec.ExitError{Stderr: []byte("Failed to connect to bus")}
 	for name, test := range map[string]struct {
 		failure, showFailure error
-		state                string
+		state, text          string
 		isUnhealthy          bool
 	}{
-		"no such program":     {failure: errors.New("no such program"), state: "failed"},
-		"no bus":              {failure: noBus, showFailure: noBus},
-		"refused, it goes on": {failure: &exec.ExitError{}, state: "active"},
-		"it has ended":        {failure: &exec.ExitError{}, state: "failed", isUnhealthy: true},
-		"it is started again": {failure: &exec.ExitError{}, state: "activating", isUnhealthy: true},
-		"it was stopped":      {failure: &exec.ExitError{}, state: "inactive"},
-		"it is being stopped": {failure: &exec.ExitError{}, state: "deactivating\nResult=success"},
-		"it is ending":        {failure: &exec.ExitError{}, state: "deactivating\nResult=exit-code", isUnhealthy: true},
+		"no such program":                 {failure: errors.New("no such program"), state: "failed"},
+		"no bus":                          {failure: noBus, showFailure: noBus},
+		"refused, it goes on":             {failure: &exec.ExitError{}, state: "active"},
+		"it has ended":                    {failure: &exec.ExitError{}, state: "failed", isUnhealthy: true},
+		"it is started again":             {failure: &exec.ExitError{}, state: "activating", isUnhealthy: true},
+		"it was stopped":                  {failure: &exec.ExitError{}, state: "inactive"},
+		"it is being stopped":             {failure: &exec.ExitError{}, state: "deactivating\nResult=success"},
+		"it is ending":                    {failure: &exec.ExitError{}, state: "deactivating\nResult=exit-code", isUnhealthy: true},
+		"it was stopped while it started": {failure: &exec.ExitError{}, state: "failed", text: "Job for kubelet.service canceled.\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			onHost(t, "eks", func(t *testing.T, h *host) {
@@ -109,7 +124,7 @@ func TestARestartThatFails(t *testing.T) {
 						}
 						return []byte("NRestarts=17\nActiveState=" + test.state + "\n"), test.showFailure
 					}
-					return nil, test.failure
+					return []byte(test.text), test.failure
 				}
 				// The time limit of the start has passed.
 				ctx, cancel := context.WithCancel(t.Context())
