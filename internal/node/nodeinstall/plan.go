@@ -41,6 +41,9 @@ type Plan struct {
 	Restart  bool     `json:"restart"`  // the kubelet has to be restarted
 	Pending  bool     `json:"pending"`  // an earlier command was interrupted; this one does the remaining work
 	Changes  []Change `json:"changes"`
+	// Renews: files that the kubelet does not read get other content than the last that Apply wrote.
+	// They take effect at the next pull, without a restart.
+	Renews bool `json:"-"`
 }
 
 // isDone reports whether there is nothing to do.
@@ -144,6 +147,7 @@ func newPlan(tree *hostfs.Tree, s *state, profileName string, d Desired) (*Plan,
 	plan.Digest = hex.EncodeToString(sum.Sum(nil))
 	plan.Pending = s.Pending != nil
 	plan.Restart = s.owed() || slices.ContainsFunc(plan.Changes, func(c Change) bool { return c.Restart })
+	plan.Renews = slices.ContainsFunc(plan.Changes, func(c Change) bool { return !c.Restart && c.next != nil && !s.isRepair(c) })
 	plan.Rejected = plan.Restart && slices.Contains(s.Rejected, plan.Digest)
 	return plan, nil
 }

@@ -21,7 +21,7 @@ func (i *Installer) Repair(d Desired) (repaired []Change, err error) {
 		}
 		var changes []Change
 		for _, c := range plan.Changes {
-			if !c.Restart && c.entry != nil && c.entry.Written == s.Entries[c.Path].Written {
+			if !c.Restart && s.isRepair(c) {
 				changes = append(changes, c)
 			}
 		}
@@ -44,6 +44,11 @@ func (i *Installer) Repair(d Desired) (repaired []Change, err error) {
 		return err
 	})
 	return repaired, err
+}
+
+// isRepair reports whether a change brings back what Apply wrote last.
+func (s *state) isRepair(c Change) bool {
+	return c.entry != nil && c.entry.Written == s.Entries[c.Path].Written
 }
 
 // Repairable returns the paths of the files that Repair restores, as this process sees them.

@@ -2,6 +2,7 @@ package rollout
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -38,6 +39,8 @@ type fleet struct {
 	api      *kubetest.Server
 	root     string
 	provider atomic.Value // string, of Desired
+	hosts    atomic.Value // string, likewise: hosts.toml; with bad ones, pulls fail
+	plugin   atomic.Value // string, likewise
 	nodes    map[string]*simulated
 
 	stalled          atomic.Bool  // pods are not removed
@@ -152,7 +155,12 @@ func (f *fleet) start(names ...string) {
 }
 
 func (f *fleet) desired() nodeinstall.Desired {
-	return nodeinstall.Desired{KubeletVersion: "v1.36.2", Plugin: []byte("the plugin"), Provider: []byte(`apiVersion: kubelet.config.k8s.io/v1
+	plugin, _ := f.plugin.Load().(string)
+	hosts := map[string][]byte{}
+	if content, ok := f.hosts.Load().(string); ok {
+		hosts["registry.example.com"] = []byte(content)
+	}
+	return nodeinstall.Desired{KubeletVersion: "v1.36.2", Plugin: []byte(cmp.Or(plugin, "the plugin")), Hosts: hosts, Provider: []byte(`apiVersion: kubelet.config.k8s.io/v1
 kind: CredentialProviderConfig
 providers:
 - name: pullpass-credential-provider
@@ -274,7 +282,7 @@ func (f *fleet) schedule(ctx context.Context) {
 			case label == string(Verifying) && pod == nil:
 				serial++
 				state := kubetest.Object{"name": "probe", "imageID": "sha256:1"}
-				if n.denied.Load() {
+				if n.denied.Load() || n.hasHosts("# bad") {
 					state = kubetest.Object{"name": "probe", "imageID": "", "state": kubetest.Object{"waiting": kubetest.Object{"reason": "ErrImagePull", "message": "401 Unauthorized"}}}
 				}
 				f.api.Put("pods", kubetest.Object{
@@ -292,6 +300,13 @@ func (f *fleet) schedule(ctx context.Context) {
 			return
 		}
 	}
+}
+
+const hostsFile = "/etc/containerd/certs.d/registry.example.com/hosts.toml"
+
+func (n *simulated) hasHosts(content string) bool {
+	found := look(n.t, n, hostsFile)
+	return found != nil && string(found.Content) == content
 }
 
 func labels(node kubetest.Object) kubetest.Object {

@@ -45,6 +45,44 @@ func TestOneAtATime(t *testing.T) {
 	})
 }
 
+// The kubelet is healthy with any hosts.toml and CA. So one node tries them first, and the others get at once
+// what has worked there.
+func TestOneNodePullsFirst(t *testing.T) {
+	in(t, 20, func(t *testing.T, f *fleet) {
+		f.hosts.Store("# good")
+		f.start()
+		time.Sleep(30 * time.Minute)
+		f.hosts.Store("# bad")
+		time.Sleep(30 * time.Minute)
+		s := f.stopped()
+		if s == nil || !strings.Contains(s.Reason, "ErrImagePull: 401 Unauthorized") || f.count(Waiting) != 19 {
+			t.Fatalf("stopped: %v, %d wait", s, f.count(Waiting))
+		}
+		for _, n := range f.nodes {
+			if isFirst := n.name == s.Node; n.hasHosts("# bad") != isFirst || n.hasHosts("# good") == isFirst {
+				t.Errorf("%s: %s, which is the first: %t", n.name, look(t, n, hostsFile).Content, isFirst)
+			}
+		}
+		for i, change := range []func(){func() { f.hosts.Store("# better") }, func() { f.plugin.Store("the next plugin") }} {
+			f.api.Count("")
+			change()
+			time.Sleep(10 * time.Minute)
+			// The turn of the first node, and the end of the Stop.
+			if writes, most := f.api.Count("put leases"), 4*(1-i); f.count(Ready) != 20 || f.stopped() != nil || writes > most {
+				t.Errorf("%d nodes are ready, stopped: %v, %d writes of the Lease", f.count(Ready), f.stopped(), writes)
+			}
+			for _, n := range f.nodes {
+				if !n.hasHosts("# better") || i == 1 && string(look(t, n, pluginFile).Content) != "the next plugin" {
+					t.Errorf("%s has an old file", n.name)
+				}
+			}
+		}
+		if len(f.restarted()) != 20 {
+			t.Errorf("%d restarts", len(f.restarted()))
+		}
+	})
+}
+
 func TestEvents(t *testing.T) {
 	in(t, 1, func(t *testing.T, f *fleet) {
 		n := f.nodes["node-00"]

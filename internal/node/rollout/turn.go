@@ -25,7 +25,9 @@ const (
 	// turnFresh is how long after a renewal a restart may begin.
 	turnFresh = time.Minute
 
-	revisionKey = "pullpass.dev/revision" // annotation: the revision to which the holder's node is being changed
+	// revisionKey is an annotation: the revision to which the holder's node is being changed. Without a holder,
+	// it is the revision with which the last node became Ready, or empty if that node did not.
+	revisionKey = "pullpass.dev/revision"
 )
 
 var (
@@ -80,6 +82,18 @@ func (t *turn) allowed() error {
 		return nil
 	}
 	return errNotOurTurn
+}
+
+// hasWorked reports whether a node became Ready with a revision, and none failed with it.
+func (t *turn) hasWorked(ctx context.Context, revision string) bool {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	found, err := t.lease.Read(ctx)
+	if err != nil {
+		return false // acquire reports it
+	}
+	s := progress.StopOf(found)
+	return controller.Holder(found) == "" && found.Annotations[revisionKey] == revision && (s == nil || s.Revision != revision)
 }
 
 // acquire begins the turn, and returns a context that ends if the turn is lost. Otherwise it returns
@@ -209,21 +223,22 @@ func (t *turn) hold(ctx context.Context) (bool, error) {
 	return false, errConflicts
 }
 
-// end passes the turn to other nodes, and publishes whether they may get the same change. If that
-// fails, the turn expires and the next node judges this one.
-func (t *turn) end(ctx context.Context, failure *Stop) {
+// end passes the turn to other nodes, and publishes whether they may get the same change. worked is
+// the revision with which this node is Ready. If that fails, the turn expires and the next node judges
+// this one.
+func (t *turn) end(ctx context.Context, failure *Stop, worked string) {
 	t.leave()
 	// The end is published even when the Agent is stopped.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), requestTimeout)
 	defer cancel()
-	if err := t.publish(ctx, failure); err != nil {
+	if err := t.publish(ctx, failure, worked); err != nil {
 		t.log.Warn("cannot say that the turn of this node has ended", "error", err)
 	}
 }
 
-func (t *turn) publish(ctx context.Context, failure *Stop) error {
+func (t *turn) publish(ctx context.Context, failure *Stop, worked string) error {
 	for range conflicts {
-		if isDone, err := t.release(ctx, failure); isDone || err != nil {
+		if isDone, err := t.release(ctx, failure, worked); isDone || err != nil {
 			return err
 		}
 	}
@@ -240,7 +255,7 @@ func (t *turn) leave() {
 	t.set(false, time.Time{})
 }
 
-func (t *turn) release(ctx context.Context, failure *Stop) (bool, error) {
+func (t *turn) release(ctx context.Context, failure *Stop, worked string) (bool, error) {
 	found, err := t.lease.Read(ctx)
 	if err != nil {
 		return false, err
@@ -255,6 +270,7 @@ func (t *turn) release(ctx context.Context, failure *Stop) (bool, error) {
 	}
 	if ours {
 		found.Spec.HolderIdentity = new(string)
+		annotate(found, revisionKey, worked)
 	}
 	if failure != nil || t.isOwn(now) {
 		setStop(found, failure)

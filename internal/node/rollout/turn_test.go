@@ -185,7 +185,7 @@ func TestWhatTheEndOfATurnWrites(t *testing.T) {
 						test.answer(w, r)
 					})
 				}
-				turn.end(t.Context(), test.failure)
+				turn.end(t.Context(), test.failure, "")
 				if writes := f.api.Count("put leases"); writes != test.writes {
 					t.Errorf("%d writes, want %d", writes, test.writes)
 				}

@@ -21,6 +21,7 @@ type work struct {
 	before Record       // at the start of the pass
 	now    Record
 	next   time.Duration // until the next pass
+	took   bool          // the turn, in this pass
 }
 
 // do returns an error only if the Record could not be written.
@@ -38,6 +39,13 @@ func (w *work) do(ctx context.Context) error {
 	w.now = Record{Version: w.config.Version, Revision: revisionOf(desired)}
 	var plan *nodeinstall.Plan
 	apply := func(ctx context.Context) (err error) {
+		if plan, err = w.installer.Status(desired); err != nil {
+			return err
+		}
+		// The kubelet is healthy with any hosts.toml and CA. Only a pull shows that they are good.
+		if plan.Renews && !plan.Restart && w.turn.allowed() != nil && !w.turn.hasWorked(ctx, w.now.Revision) {
+			return errNotOurTurn
+		}
 		plan, err = w.installer.Apply(ctx, desired)
 		if plan != nil {
 			w.now.Profile, w.now.Digest = plan.Profile, plan.Digest
@@ -52,7 +60,7 @@ func (w *work) do(ctx context.Context) error {
 	if err := w.keeper.fight(time.Now()); err != nil && !w.gate.restarted {
 		return w.fail(ctx, err)
 	}
-	if w.before.State == Ready && w.before.Digest == w.now.Digest && !w.gate.restarted {
+	if w.before.State == Ready && w.before.Digest == w.now.Digest && w.before.Revision == w.now.Revision && !w.took {
 		return w.ready(ctx)
 	}
 	return w.verify(ctx)
@@ -77,6 +85,7 @@ func (w *work) change(ctx context.Context, do func(context.Context) error, state
 		if wait != "" {
 			return true, w.wait(ctx, wait)
 		}
+		w.took = true
 		err = w.restart(during, do, state)
 		if during.Err() != nil {
 			err = errors.Join(errLost, err)
@@ -87,7 +96,7 @@ func (w *work) change(ctx context.Context, do func(context.Context) error, state
 			w.mu.Unlock()
 		}
 		if err != nil && !w.gate.restarted {
-			w.turn.end(ctx, nil) // nothing happened that affects other nodes
+			w.turn.end(ctx, nil, "") // nothing happened that affects other nodes
 		}
 	}
 	switch {
@@ -110,7 +119,7 @@ func (w *work) change(ctx context.Context, do func(context.Context) error, state
 	return true, w.fail(ctx, err)
 }
 
-// restart runs a change that restarts the kubelet. It writes the Record before any change, so that
+// restart runs a change in the node's turn. It writes the Record before any change, so that
 // the Node shows the state if the change ends this program.
 func (w *work) restart(ctx context.Context, do func(context.Context) error, state State) error {
 	if err := w.report(ctx, state, ""); err != nil {
@@ -131,7 +140,7 @@ func (w *work) restart(ctx context.Context, do func(context.Context) error, stat
 		return err
 	}
 	if !w.gate.restarted {
-		return nil // a different process has done it meanwhile
+		return nil // the kubelet reads no changed file, or a different process has restarted it meanwhile
 	}
 	return w.await(ctx, readyLimit, func() (string, error) {
 		if err := w.read(ctx); err != nil {
@@ -237,14 +246,14 @@ func (w *work) ready(ctx context.Context) error {
 	if err := w.write(ctx, true); err != nil {
 		return err
 	}
-	w.done(ctx, w.before.State == Ready && !w.gate.restarted)
+	w.done(ctx, w.before.State == Ready && !w.took)
 	return nil
 }
 
 // done passes the turn to other nodes. A stopped program may not have ended its turn.
 func (w *work) done(ctx context.Context, wasDone bool) {
 	if !wasDone || !w.ended {
-		w.turn.end(ctx, nil)
+		w.turn.end(ctx, nil, w.now.Revision)
 		w.ended = true
 	}
 }
@@ -255,7 +264,7 @@ func (w *work) stop(ctx context.Context, state State, err error) error {
 		return err // this program is being stopped; the next one continues
 	}
 	// The policy refuses a long text, and no other node would know of the failure.
-	w.turn.end(ctx, &Stop{Node: w.node.Name, UID: string(w.node.UID), Revision: w.now.Revision, Reason: term.Shorten(err.Error(), progress.MaxReason)})
+	w.turn.end(ctx, &Stop{Node: w.node.Name, UID: string(w.node.UID), Revision: w.now.Revision, Reason: term.Shorten(err.Error(), progress.MaxReason)}, "")
 	w.next = retryInterval
 	return w.report(ctx, state, err.Error())
 }
