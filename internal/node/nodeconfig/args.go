@@ -44,7 +44,7 @@ func (l *linter) args(p *provider) (hosts []string) {
 		default:
 			dir = value
 		}
-		if name == "--registry" || !known {
+		if name == "--registry" || !known && name != byName {
 			hosts = append(hosts, value)
 		}
 	}

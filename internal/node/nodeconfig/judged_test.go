@@ -51,6 +51,9 @@ func TestFindingsOfNearlyEqualSettings(t *testing.T) {
 		"an unknown argument takes no value": {own, args("[--verbose, --registry=registry.example.com]"), "p.yaml:9: providers[0].args[0]: is not known to the plugin, which refuses to work; write --registry=HOST or nothing\n"},
 		"an unknown argument alone": {own, args("[verbose]"), "p.yaml:9: providers[0].args[0]: is not known to the plugin, which refuses to work; write --registry=HOST or nothing\n" +
 			"p.yaml:9: providers[0].args: do not hold registry.example.com, so the plugin refuses its images; add --registry=registry.example.com\n"},
+		"a provider for CRI-O without --registry": {Options{Mirrors: []string{"ghcr.io"}, CRIO: true}, map[string]string{
+			"p.yaml": providerHead + strings.Replace(guardedProvider, "--registry=ghcr.io, ", "--by-name, ", 1),
+		}, ""},
 		"a directory beside no registry": {own, args("[--certs-dir=/etc/certs.d]"), ""},
 		"hosts.toml without --gateway": {mirror, map[string]string{
 			"p.yaml": providerHead + unguardedProvider, "certs.d/ghcr.io/hosts.toml": otherServer,
