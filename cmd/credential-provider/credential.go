@@ -51,6 +51,8 @@ var (
 		"(see args of this provider in the kubelet's CredentialProviderConfig)")
 	errOtherRegistry = errors.New("image of the request: its registry is not one of --registry, and is not given the token " +
 		"(correct matchImages or args of this provider in the kubelet's CredentialProviderConfig)")
+	errShortName = errors.New("image of the request: is of docker.io, and the kubelet takes every short name (nginx) for one of docker.io, but CRI-O would send the pod's token to the registry that registries.conf names for it; " +
+		"no token is given with --by-name (name the image by the gateway's own host: gateway.example.com/docker.io/library/nginx)")
 	errSlow = errors.New("request on standard input: not complete after 30s " +
 		"(this program is started by the kubelet; see --help)")
 	errRequestSize = errors.New("request on standard input: larger than 1 MiB")
@@ -120,6 +122,11 @@ func respond(stdin io.Reader, o options) ([]byte, error) {
 	// as the pod until it expires.
 	if len(o.registries) > 0 && !slices.Contains(o.registries, host) {
 		return nil, errOtherRegistry
+	}
+	// The kubelet asks for docker.io/library/centos and tells CRI-O to pull centos:1, which an alias or
+	// unqualified-search-registries of registries.conf turns into an image of any registry.
+	if o.byName && host == defaultHost {
+		return nil, errShortName
 	}
 	// Other programs rewrite containerd's directory: Spegel removes all that is in it. The
 	// gateway itself needs no file to be asked.

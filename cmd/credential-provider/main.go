@@ -44,7 +44,7 @@ CredentialProviderResponse to standard output.
                            (default: /etc/containerd/certs.d)
   --by-name                with CRI-O, which has no hosts.toml: give it only while
                            /etc/hosts gives the registry the gateway's addresses,
-                           for 6 seconds or longer
+                           for 6 seconds or longer, and never for docker.io
   --help                   print this text
   --version                print the version
 

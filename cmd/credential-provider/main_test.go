@@ -208,8 +208,6 @@ func TestNamesThatLeadToTheGateway(t *testing.T) {
 		{"10.0.0.5 gateway.example.com ghcr.io", "ghcr.io", ""},
 		{"127.0.0.1 localhost\n10.0.0.5\tGHCR.io # ours\n10.0.0.5 gateway.example.com\n", "ghcr.io", ""},
 		{"10.0.0.5 gateway.example.com ghcr.io\n10.0.0.6 ghcr.io gateway.example.com", "ghcr.io", ""},
-		{"10.0.0.5 gateway.example.com registry-1.docker.io", "docker.io", ""},
-		{"10.0.0.5 gateway.example.com docker.io", "docker.io", none},
 		{"", "ghcr.io", none},
 		{"10.0.0.5 gateway.example.com # ghcr.io", "ghcr.io", none},
 		{"10.0.0.5 gateway.example.com x.ghcr.io ghcr.io.example", "ghcr.io", none},
@@ -258,6 +256,30 @@ func TestNamesThatLeadToTheGateway(t *testing.T) {
 	stderr.Reset()
 	if code := run(args, strings.NewReader(kubeletRequest("gateway.example.com/harbor/app")), &stdout, &stderr); code != 0 { // it is asked itself
 		t.Errorf("exit code %d, %q", code, stderr.String())
+	}
+}
+
+// CRI-O looks up a short name in registries.conf, and the kubelet asks for the same image as for that of docker.io.
+func TestShortNamesLeadAnywhere(t *testing.T) {
+	t.Parallel()
+	for image, want := range map[string]error{
+		"docker.io/library/centos": errShortName,
+		"centos":                   errShortName,
+		"acme/app":                 errShortName,
+		"gateway.example.com/docker.io/library/centos":      nil,
+		"gateway.example.com/registry-1.docker.io/acme/app": nil,
+		"registry-1.docker.io/library/centos":               nameError("/etc/hosts: has no address of the image's registry"),
+		"docker.io.example.com/library/centos":              nameError("/etc/hosts: has no address of the image's registry"),
+	} {
+		for _, registries := range [][]string{nil, {"--registry=docker.io", "--registry=gateway.example.com", "--registry=registry-1.docker.io", "--registry=docker.io.example.com"}} {
+			_, err := answer(append(registries, "--gateway=https://gateway.example.com", "--by-name"), strings.NewReader(kubeletRequest(image)))
+			if (err == nil) != (want == nil) || err != nil && err.Error() != want.Error() {
+				t.Errorf("%s, %q: %v, want %v", image, registries, err, want)
+			}
+		}
+	}
+	if _, err := answer([]string{"--gateway=https://docker.io", "--by-name"}, strings.NewReader(kubeletRequest("docker.io/library/centos"))); !errors.Is(err, errShortName) {
+		t.Errorf("the gateway itself: %v", err)
 	}
 }
 

@@ -61,9 +61,6 @@ func verifyHosts(name string, now time.Time, getenv func(string) string, registr
 // alone, and no proxy is asked instead, which has names of its own. Resolvers read /etc/hosts before
 // they ask the DNS, as hosts in nsswitch.conf says by default.
 func verifyNames(hosts string, getenv func(string) string, registry, gateway string) error {
-	if registry == defaultHost {
-		registry = "registry-1.docker.io" // which all clients ask
-	}
 	if strings.Contains(registry, ":") {
 		return nameError("the image's registry has a port, and the gateway has the names of registries at port 443")
 	}

@@ -75,7 +75,7 @@ FILE:LINE: field: fault; remedy. Exit code 1 if there is a finding.`,
 	command.Flags().StringVar(&o.PluginDir, "plugin-dir", "", "directory of the plugin on the nodes (default: "+nodeconfig.DefaultPluginDir+"); with --lint: the directory on this machine to check")
 	command.Flags().StringVar(&o.KubeletVersion, "kubelet-version", "", "version of the nodes' kubelets, as kubectl get nodes prints it; with --lint, also decides whether pods can use images that other pods pulled (default: 1.34 or later)")
 	command.Flags().StringVar(&part, "part", "", "print only this part: "+strictyaml.List(nodeconfig.Parts()))
-	command.Flags().BoolVar(&o.CRIO, "cri-o", false, "the nodes have CRI-O, not containerd: it reads no hosts.toml, and finds the gateway by the names of registries in /etc/hosts")
+	command.Flags().BoolVar(&o.CRIO, "cri-o", false, "the nodes have CRI-O, not containerd: it reads no hosts.toml, and finds the gateway by the names of registries in /etc/hosts, but not by docker.io")
 	command.Flags().BoolVar(&lint, "lint", false, "check the files that are named after the flags")
 	command.MarkFlagsMutuallyExclusive("lint", "part")
 	return command

@@ -20,7 +20,16 @@ import (
 const (
 	upstreamName = "ghcr.io"
 	gatewayName  = "gateway.example.com"
-	gatewayHosts = "127.0.0.1 localhost\n127.0.0.2 " + gatewayName + " " + upstreamName + "\n"
+	gatewayHosts = "127.0.0.1 localhost\n127.0.0.2 " + gatewayName + " " + upstreamName + " docker.io\n"
+
+	// providers has docker.io by hand, and the gateway itself.
+	providers = `- name: pullpass-credential-provider-2
+  apiVersion: credentialprovider.kubelet.k8s.io/v1
+  matchImages: [docker.io, ` + gatewayName + `]
+  args: ["--gateway=https://` + gatewayName + `", "--by-name"]
+  defaultCacheDuration: "0s"
+  tokenAttributes: {cacheType: Token, serviceAccountTokenAudience: ` + gatewayName + `, requireServiceAccount: true}
+`
 
 	gatewayPolicy = `apiVersion: pullpass.dev/v1beta1
 kind: AccessPolicy
@@ -55,7 +64,11 @@ func TestImagesKeepTheirNames(t *testing.T) {
 		testenv.Must(t, node.Push(t.Context(), ca.Transport(t), upstream.Username, upstream.Password, registry.Recorder.Host+"/"+repository+":v1", node.Image(t, repository)))
 	}
 	c.Apply(t, s.proxy.Command(t, "kubelet-config", "--mirror="+upstreamName, "--part=rbac"))
-	s.node = node.Start(t, node.Config{Name: "crio", Address: isolate.Addresses()[0], CRIO: true, Cluster: c, Pullpass: s.proxy, Mirrors: []string{upstreamName}, CA: ca})
+	other := upstream.StartBasic(t, ca, programs.Distribution(t))
+	s.node = node.Start(t, node.Config{
+		Name: "crio", Address: isolate.Addresses()[0], CRIO: true, Cluster: c, Pullpass: s.proxy, Mirrors: []string{upstreamName}, CA: ca,
+		Providers: providers, Plugins: []node.Plugin{{Name: "pullpass-credential-provider-2"}}, Aliases: `centos = "` + other.Recorder.Host + `/centos"` + "\n",
+	})
 	c.CreateNamespace(t, "team-a", nil)
 	for _, account := range []string{"web", "api"} {
 		c.CreateServiceAccount(t, "team-a", account, nil)
@@ -95,11 +108,37 @@ func TestImagesKeepTheirNames(t *testing.T) {
 	}
 	s.testVolume(t, upstreamName+"/team-a/web:v1", upstreamName+"/team-a/web/model:v1", "team-a/web/model",
 		upstreamName+"/team-a/api:v1", "no rule for prod-eu/team-a/web allows pull on "+upstreamName+"/team-a/api")
+	s.testShortName(t, other.Recorder)
 	// Where the name leads elsewhere, the pod's token stays on the node: it would be good there, too.
 	relay.Start(t, "127.0.0.3:443", s.proxy.GatewayAddress)
 	testenv.Must(t, os.WriteFile("/etc/hosts", []byte(strings.Replace(gatewayHosts, " "+upstreamName, "\n127.0.0.3 "+upstreamName, 1)), 0o644))
 	s.awaitEvent(t, s.startAs(t, "strayed", "web", upstreamName+"/team-a/web:v1"), "kubelet", "Failed to pull image")
 	if reason := "/etc/hosts: gives the image's registry an address that it does not give the gateway"; !strings.Contains(s.node.Log(), reason) {
+		t.Errorf("the kubelet does not log %s", reason)
+	}
+}
+
+// testShortName pulls an image by a short name, which is that of an image of docker.io for the kubelet, and of another registry for
+// CRI-O. A name with the gateway's host leads to the gateway.
+func (s *site) testShortName(t *testing.T, other *relay.Recorder) {
+	t.Helper()
+	const certsDir = "/etc/containers/certs.d/"
+	for _, host := range []string{other.Host, gatewayName} {
+		testenv.Must(t, os.CopyFS(s.node.Path(certsDir+host), os.DirFS(s.node.Path(certsDir+upstreamName))))
+	}
+	s.awaitEvent(t, s.startAs(t, "full-name", "web", gatewayName+"/"+upstreamName+"/team-a/web:v1"), "kubelet", "Container started")
+	s.awaitEvent(t, s.startAs(t, "short-name", "web", "centos:1"), "kubelet", "Failed to pull image")
+	asked := other.Exchanges()
+	if len(asked) == 0 {
+		t.Error("CRI-O did not ask the other registry")
+	}
+	for _, e := range asked {
+		// Without a credential, CRI-O sends the empty one to a registry that asks for a password.
+		if got := e.Header.Get("Authorization"); got != "" && got != "Basic Og==" {
+			t.Errorf("the other registry has a credential of the pod: %s %s", e.Method, e.Target)
+		}
+	}
+	if reason := "image of the request: is of docker.io"; !strings.Contains(s.node.Log(), reason) {
 		t.Errorf("the kubelet does not log %s", reason)
 	}
 }

@@ -59,6 +59,7 @@ func (n *Node) startCRIO(t testing.TB) {
 	n.view.write(t, "/etc/crio/cni/10-e2e.conflist", n.networkConfig(), 0o644)
 	config := fmt.Sprintf(crioConfig, n.dir, n.config.Address, programs.Pinns(t), programs.Runc(t), programs.Conmon(t))
 	n.view.write(t, "/etc/crio/crio.conf", config, 0o644)
+	n.view.write(t, "/etc/containers/registries.conf.d/shortnames.conf", "[aliases]\n"+n.config.Aliases, 0o644)
 	archive := filepath.Join(n.dir, "pause.tar")
 	SaveImage(t, archive, sandboxImage)
 	storage := fmt.Sprintf("containers-storage:[overlay@%s/storage+/run/containers/storage]", n.dir)

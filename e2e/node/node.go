@@ -41,7 +41,9 @@ type Config struct {
 	// OldContainerd runs Debian's containerd 1 instead of version 2.
 	OldContainerd bool
 	// CRIO runs CRI-O in place of containerd.
-	CRIO    bool
+	CRIO bool
+	// Aliases of short names are CRI-O's [aliases] in registries.conf.
+	Aliases string
 	Cluster *cluster.Cluster
 	// Pullpass prints the configuration of the node.
 	Pullpass *pullpass.Proxy

@@ -64,11 +64,32 @@ func (l *linter) args(p *provider) (hosts []string) {
 		}
 		l.find(p.at("args"), "are not for the runtime of the nodes, so the plugin compares the wrong thing and gives no token; %s", remedy)
 	}
+	if named {
+		l.shortNames(p)
+	}
 	if gateway && !named && l.target.Gateway != "" {
 		p.certsDir = dir
 	}
 	l.guarded = l.guarded || gateway
 	return hosts
+}
+
+// shortNames finds docker.io in a provider for CRI-O. A wide pattern may match it beside registries
+// that --registry names.
+func (l *linter) shortNames(p *provider) {
+	find := func(field string, i int) {
+		l.find(p.at(fmt.Sprintf("%s[%d]", field, i)), "is for %s beside %s, and the plugin gives no token for its images: %s; remove it, and name images by the gateway's host: HOST/%s/library/nginx", dockerHub, byName, shortNames, dockerHub)
+	}
+	for i, pattern := range p.config.MatchImages {
+		if parsed, err := parseImagePattern(pattern); err == nil && !parsed.wide() && registryDiffers(pattern, dockerHub) == "" {
+			find("matchImages", i)
+		}
+	}
+	for i, arg := range p.config.Args {
+		if strings.TrimPrefix(arg, "--registry=") == dockerHub {
+			find("args", i)
+		}
+	}
 }
 
 // gatewayArgument judges --gateway, which the plugin compares with each hosts.toml.

@@ -57,7 +57,7 @@ func isAddress(address string) bool {
 
 // original is the host that runtimes ask by default for the images of a registry.
 func original(registry string) string {
-	if registry == "docker.io" {
+	if registry == dockerHub {
 		return "registry-1.docker.io"
 	}
 	return registry

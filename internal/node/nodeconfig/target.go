@@ -25,6 +25,10 @@ const (
 
 	byName = "--by-name" // of the plugin
 
+	dockerHub = "docker.io"
+	// shortNames is why the plugin gives CRI-O no token for it.
+	shortNames = "the kubelet takes every short name (nginx) for one of docker.io, and CRI-O sends the pod's token to the registry that registries.conf names for it"
+
 	kubeletPart = "kubelet"
 	hostsPart   = "hosts"
 )
@@ -69,6 +73,9 @@ func NewTarget(cfg *config.Config, o Options) (Target, error) {
 	case len(o.Mirrors) > 0:
 		if target.Registries, err = mirrored(cfg, o.Mirrors); err != nil {
 			return Target{}, err
+		}
+		if o.CRIO && slices.Contains(o.Mirrors, dockerHub) {
+			return Target{}, fmt.Errorf("--mirror %s cannot be for nodes with CRI-O: %s; leave it out, and name images %s/%s/library/nginx", dockerHub, shortNames, gatewayHost(cfg), dockerHub)
 		}
 		if o.CRIO && isAddress(cfg.Gateway.URL) {
 			return Target{}, fmt.Errorf("gateway.url is %s, and CRI-O finds the gateway by names in /etc/hosts, of which the plugin compares the addresses; write a name there: https://gateway.example.com", term.QuoteValue(cfg.Gateway.URL))
@@ -233,10 +240,10 @@ featureGates:
 imagePullCredentialsVerificationPolicy: ` + kubelet.AlwaysVerify + `
 {{- end}}
 `},
-		{hostsPart, `{{if .CRIO}}# hosts: CRI-O reads no hosts.toml. {{if not .Gateway}}On{{else}}In /etc/hosts of every node, give {{.Asked}} the gateway's address:
-# ADDRESS {{.GatewayName}} {{.Asked}}
-# If CRI-O and the kubelet have an HTTPS_PROXY, add {{.Asked}} to NO_PROXY of both: a proxy has addresses of its own.
-# CRI-O asks its port 443. gateway.tls has a certificate that is also for {{.Asked}}, by a CA that the nodes have for CRI-O alone. On{{end}} every node:
+		{hostsPart, `{{if .CRIO}}# hosts: CRI-O reads no hosts.toml. {{if not .Gateway}}On{{else}}In /etc/hosts of every node, give {{.Registry}} the gateway's address:
+# ADDRESS {{.GatewayName}} {{.Registry}}
+# If CRI-O and the kubelet have an HTTPS_PROXY, add {{.Registry}} to NO_PROXY of both: a proxy has addresses of its own.
+# CRI-O asks its port 443. gateway.tls has a certificate that is also for {{.Registry}}, by a CA that the nodes have for CRI-O alone. On{{end}} every node:
 # mkdir -p {{.CRIOCerts}}/{{.Registry}}; save the CA there as ca.crt{{if not .Gateway}}, if the node does not trust the certificates anyway{{end}}
 {{- if .Certificate}}
 # The kubelet's certificate, renewed in place, proves to Pullpass which node asks (node.proof of cluster {{.Cluster.Name}}):
@@ -344,10 +351,10 @@ func (k Target) write(w io.Writer, part part, registry string) error {
 	gatewayName, _, _ := strings.Cut(k.Name, ":") // without its port
 	values := struct {
 		Target
-		Registry, Asked, Server, GatewayName         string
+		Registry, Server, GatewayName                string
 		Args                                         []string
 		Plugin, Dir, ConfigFile, CertsDir, CRIOCerts string
-	}{k, registry, original(registry), k.server(registry), gatewayName, k.args(), pluginName, cmp.Or(k.PluginDir, DefaultPluginDir), "/etc/pullpass/credential-provider.yaml", certsDir, "/etc/containers/certs.d"}
+	}{k, registry, k.server(registry), gatewayName, k.args(), pluginName, cmp.Or(k.PluginDir, DefaultPluginDir), "/etc/pullpass/credential-provider.yaml", certsDir, "/etc/containers/certs.d"}
 	t, err := template.New(part.name).Funcs(template.FuncMap{"list": quotedList, "join": strings.Join}).Parse(part.text)
 	if err != nil {
 		return err
