@@ -202,6 +202,7 @@ func TestNamesThatLeadToTheGateway(t *testing.T) {
 		other = "/etc/hosts: gives the image's registry an address that it does not give the gateway"
 		text  = "/etc/hosts: a line with the image's registry does not begin with an IP address"
 		proxy = "HTTPS_PROXY is set, and NO_PROXY does not have the image's registry"
+		line  = "/etc/hosts: has a line of 64 KiB or more, after which CRI-O reads nothing"
 		port  = "the image's registry has a port, and the gateway has the names of registries at port 443"
 	)
 	for _, test := range []struct{ hosts, registry, want string }{
@@ -235,6 +236,9 @@ func TestNamesThatLeadToTheGateway(t *testing.T) {
 		{"10.0.0.5 gateway.example.com\vghcr.io", "ghcr.io", none},
 		{"10.0.0.5 ghcr.io", "ghcr.io", other},
 		{"10.0.0.5 gateway.example.com ghcr.io\n10.0.0.6 ghcr.io", "ghcr.io", other},
+		{strings.Repeat("#", 64<<10-2) + "\n10.0.0.5 gateway.example.com ghcr.io", "ghcr.io", ""},
+		{strings.Repeat("#", 64<<10-1) + "\n10.0.0.5 gateway.example.com ghcr.io", "ghcr.io", line},
+		{"10.0.0.5 gateway.example.com ghcr.io\n#" + strings.Repeat("x", 64<<10), "ghcr.io", line},
 		{"10.0.0.5 ghcr.io:443 gateway.example.com", "ghcr.io:443", port},
 	} {
 		err := verifyNames(test.hosts, func(string) string { return "" }, test.registry, "gateway.example.com:8443")

@@ -17,6 +17,10 @@ const (
 	hostsFile    = "/etc/hosts"
 	maxHostsSize = 1 << 20 // in bytes
 
+	// maxHostsLine is in bytes. Go's resolver stops at a line that does not fit into its buffer
+	// (open in net/parse.go); glibc reads on.
+	maxHostsLine = 64 << 10
+
 	// hostsAge is longer than the time for which CRI-O still has the file before: Go's resolver
 	// looks at the file again after 5 seconds (cacheMaxAge in net/hosts.go).
 	hostsAge = 6 * time.Second
@@ -63,6 +67,11 @@ func verifyHosts(name string, now time.Time, getenv func(string) string, registr
 func verifyNames(hosts string, getenv func(string) string, registry, gateway string) error {
 	if strings.Contains(registry, ":") {
 		return nameError("the image's registry has a port, and the gateway has the names of registries at port 443")
+	}
+	for line := range strings.Lines(hosts) {
+		if len(line) >= maxHostsLine {
+			return nameError("/etc/hosts: has a line of 64 KiB or more, after which CRI-O reads nothing")
+		}
 	}
 	gateway, _, _ = strings.Cut(gateway, ":") // without its port
 	own, want := addresses(hosts, registry, false), addresses(hosts, gateway, false)
