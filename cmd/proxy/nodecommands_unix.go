@@ -4,7 +4,6 @@ package main
 
 import (
 	"context"
-	"crypto/x509"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -21,6 +20,7 @@ import (
 	"github.com/pullpass/pullpass/internal/node/hostfs"
 	"github.com/pullpass/pullpass/internal/node/nodeconfig"
 	"github.com/pullpass/pullpass/internal/node/nodeinstall"
+	"github.com/pullpass/pullpass/internal/server"
 )
 
 // nodeCommands are those that use the files of a node.
@@ -89,8 +89,9 @@ func (o *nodeOptions) desired(ctx context.Context, kubeletVersion string) (d nod
 		if d.CA, err = file.Read(o.ca, config.MaxBytes); err != nil {
 			return d, err
 		}
-		if !x509.NewCertPool().AppendCertsFromPEM(d.CA) {
-			return d, fmt.Errorf("--ca %s: contains no PEM certificate, so containerd would trust no registry; name a file with CA certificates in PEM", o.ca)
+		// containerd skips what it cannot read, and every user of the node can read the copy.
+		if _, err := server.ParseCertificates(d.CA); err != nil {
+			return d, fmt.Errorf("--ca %s %w; name a file with CA certificates in PEM and nothing else", o.ca, err)
 		}
 	}
 	d.Plugin, err = file.Read(o.plugin, maxPluginBytes)

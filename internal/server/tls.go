@@ -310,9 +310,10 @@ func haveCommonCA(cas, others []*x509.Certificate) bool {
 	})
 }
 
-// parseClientCAs accepts all certificates or none. x509.CertPool skips certificates that it cannot
-// parse, which would silently lock out the nodes of a cluster.
-func parseClientCAs(data []byte) ([]*x509.Certificate, error) {
+// ParseCertificates accepts a PEM file of certificates alone, and all of them or none. x509.CertPool
+// skips those that it cannot parse, which would silently lock out clients. The error is the end of a
+// sentence that begins with the name of the file.
+func ParseCertificates(data []byte) ([]*x509.Certificate, error) {
 	var certs []*x509.Certificate
 	for block, rest := pem.Decode(data); block != nil; block, rest = pem.Decode(rest) {
 		if block.Type != "CERTIFICATE" {
@@ -329,6 +330,14 @@ func parseClientCAs(data []byte) ([]*x509.Certificate, error) {
 	}
 	if len(certs) == 0 {
 		return nil, errors.New("holds no certificate")
+	}
+	return certs, nil
+}
+
+func parseClientCAs(data []byte) ([]*x509.Certificate, error) {
+	certs, err := ParseCertificates(data)
+	if err != nil {
+		return nil, err
 	}
 	first := certs[0]
 	// A pool would accept a leaf as the certificate of its holder, although none of the CAs signed it.
