@@ -240,6 +240,7 @@ func TestNamesThatLeadToTheGateway(t *testing.T) {
 		{strings.Repeat("#", 64<<10-1) + "\n10.0.0.5 gateway.example.com ghcr.io", "ghcr.io", line},
 		{"10.0.0.5 gateway.example.com ghcr.io\n#" + strings.Repeat("x", 64<<10), "ghcr.io", line},
 		{"10.0.0.5 ghcr.io:443 gateway.example.com", "ghcr.io:443", port},
+		{"10.0.0.5 GATEWAY gateway.example.com", "GATEWAY", "the image's registry has no dot, and CRI-O takes such a name for a short one"},
 	} {
 		err := verifyNames(test.hosts, func(string) string { return "" }, test.registry, "gateway.example.com:8443")
 		if (err == nil) != (test.want == "") || err != nil && err.Error() != nameError(test.want).Error() {

@@ -68,6 +68,9 @@ func verifyNames(hosts string, getenv func(string) string, registry, gateway str
 	if strings.Contains(registry, ":") {
 		return nameError("the image's registry has a port, and the gateway has the names of registries at port 443")
 	}
+	if !strings.Contains(registry, ".") {
+		return nameError("the image's registry has no dot, and CRI-O takes such a name for a short one")
+	}
 	for line := range strings.Lines(hosts) {
 		if len(line) >= maxHostsLine {
 			return nameError("/etc/hosts: has a line of 64 KiB or more, after which CRI-O reads nothing")
