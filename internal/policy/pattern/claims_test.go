@@ -20,6 +20,7 @@ func TestValuesOfClaims(t *testing.T) {
 		{"{claims.namespace_path}/**", "ghcr.io/acme", "ghcr.io/acme/x", false},
 		{"**/{claims.namespace_path}/x", "ghcr.io/acme", "ghcr.io/acme/x", false},
 		{"**/**/{claims.namespace_path}", "ghcr.io", "ghcr.io", false},
+		{"**/{claims.namespace_path}", "acme.io", "ci/acme.io", false},
 		{"{claims.namespace_path}/**", "acme/v1.2", "acme/v1.2/x", true},
 		{"ci/{claims.namespace_path}/**", "acme.io", "ci/acme.io/x", true},
 		{"*/{claims.namespace_path}/**", "acme.io", "ci/acme.io/x", true},
