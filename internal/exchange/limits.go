@@ -146,12 +146,18 @@ func (l *addressLimit) failed(t *tokenRequest, c refusal.Class) {
 // have spent their limit. It is safe for concurrent use.
 type AddressLimit struct {
 	limiter Limiter
-	spent   *lru.Cache[netip.Prefix, time.Time] // until when
+	spent   *lru.Cache[netip.Prefix, spentLimit]
 	now     func() time.Time
 }
 
+// spentLimit is what is noted of an address that has spent its limit.
+type spentLimit struct {
+	limiter Limiter // a limiter of other settings has its own waits
+	until   time.Time
+}
+
 // NewAddressLimit returns a limit that notes spent addresses in memory. Limits with the same memory
-// share them.
+// and equal limiters share them. The limiter must be comparable.
 func NewAddressLimit(limiter Limiter, memory *Memory, now func() time.Time) *AddressLimit {
 	return &AddressLimit{limiter: limiter, spent: memory.spent, now: now}
 }
@@ -161,18 +167,18 @@ func NewAddressLimit(limiter Limiter, memory *Memory, now func() time.Time) *Add
 func (l *AddressLimit) Take(ctx context.Context, from netip.Prefix) time.Duration {
 	wait := l.limiter.Take(context.WithoutCancel(ctx), joined("address", from.String()))
 	if wait > 0 {
-		l.spent.Add(from, l.now().Add(wait))
+		l.spent.Add(from, spentLimit{l.limiter, l.now().Add(wait)})
 	}
 	return wait
 }
 
 // Wait returns how long a noted address has to wait.
 func (l *AddressLimit) Wait(from netip.Prefix) time.Duration {
-	until, ok := l.spent.Peek(from)
-	if !ok {
+	noted, ok := l.spent.Peek(from)
+	if !ok || noted.limiter != l.limiter {
 		return 0
 	}
-	return until.Sub(l.now())
+	return noted.until.Sub(l.now())
 }
 
 // Network returns the prefix that counts as one address. Callers without an address share one.

@@ -17,9 +17,13 @@ import (
 	"github.com/pullpass/pullpass/internal/refusal"
 )
 
-type limiterFunc func(key string) time.Duration
+type funcLimiter struct {
+	take func(key string) time.Duration
+}
 
-func (f limiterFunc) Take(_ context.Context, key string) time.Duration { return f(key) }
+func (l *funcLimiter) Take(_ context.Context, key string) time.Duration { return l.take(key) }
+
+func limiterFunc(take func(key string) time.Duration) exchange.Limiter { return &funcLimiter{take} }
 
 var unlimited = limiterFunc(func(string) time.Duration { return 0 })
 
@@ -270,6 +274,28 @@ func TestAddressLimit(t *testing.T) {
 	r.advance(10 * time.Second)
 	if a := r.do(t, get(unseen, "repository:team-b/web:pull")); a.status != http.StatusOK {
 		t.Errorf("status %d after Retry-After", a.status)
+	}
+}
+
+// A change of the limit counts for the next request. Other changes leave spent addresses spent.
+func TestAnAddressWaitsByThePresentLimit(t *testing.T) {
+	t.Parallel()
+	r, b := limited(t, 1, time.Hour, nil)
+	bad, good := sign(t, r.stranger, r.claims()), r.token(t, nil)
+	status := func(token string) int { return r.do(t, get(token, "repository:team-a/web:pull")).status }
+	for range 2 { // the second finds the bucket empty
+		if got := status(bad); got != http.StatusUnauthorized {
+			t.Fatalf("status %d within the limit", got)
+		}
+	}
+	r.follow(t, func(*exchange.Config) {})
+	if got := status(good); got != http.StatusTooManyRequests {
+		t.Errorf("status %d with the same limit", got)
+	}
+	r.endpoint.Addresses = &buckets{size: 2, period: time.Second, full: b.full, now: r.Now}
+	r.follow(t, func(*exchange.Config) {})
+	if got := status(good); got != http.StatusOK {
+		t.Errorf("status %d with another limit", got)
 	}
 }
 

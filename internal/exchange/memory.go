@@ -3,7 +3,6 @@ package exchange
 import (
 	"cmp"
 	"net/netip"
-	"time"
 
 	"github.com/pullpass/pullpass/internal/base/lru"
 	"github.com/pullpass/pullpass/internal/exchange/load"
@@ -19,7 +18,7 @@ type Memory struct {
 	issued   *lru.Cache[issuedKey, registryauth.Token]
 	chains   *nodeproof.Chains
 	attempts *attempts
-	spent    *lru.Cache[netip.Prefix, time.Time] // addresses that have spent their limit, and until when
+	spent    *lru.Cache[netip.Prefix, spentLimit] // addresses that have spent their limit
 	bodies   *load.Bodies
 	queue    *load.Queue
 	sealed   *seal.Box
@@ -48,7 +47,7 @@ func NewMemory(c MemoryConfig) *Memory {
 		issued:   lru.New(c.IssuedBytes, heldByIssued),
 		chains:   nodeproof.NewChains(),
 		attempts: newAttempts(),
-		spent:    lru.New[netip.Prefix, time.Time](spentBytes, nil),
+		spent:    lru.New[netip.Prefix, spentLimit](spentBytes, nil),
 		bodies:   load.NewBodies(),
 		queue:    load.NewQueue(c.InFlight, c.Waiting),
 		sealed:   seal.NewBox(pushPurpose),

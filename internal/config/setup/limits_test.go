@@ -23,5 +23,20 @@ func TestLimitsAtTheirBounds(t *testing.T) {
 	}
 }
 
+// The notes of addresses that have spent their limit count for equal limiters.
+func TestEqualLimitsAreEqual(t *testing.T) {
+	t.Parallel()
+	s := testkit.Value(OpenState(&config.Config{}, StateConfig{}))(t)
+	limit := config.Limit{Rate: 1, Burst: 2}
+	if s.Limiter(limit) != s.Limiter(limit) {
+		t.Error("a limit differs from itself")
+	}
+	for _, other := range []config.Limit{{Rate: 2, Burst: 2}, {Rate: 1, Burst: 1}} {
+		if s.Limiter(limit) == s.Limiter(other) {
+			t.Errorf("%+v counts as %+v", other, limit)
+		}
+	}
+}
+
 // The configuration accepts these: config's tests say so.
 var limitsAtTheirBounds = []config.Limit{{Rate: 1e6, Burst: 1}, {Rate: 1. / 86400, Burst: 1}, {Rate: 25000, Burst: 2147483647}}
