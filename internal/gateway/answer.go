@@ -131,12 +131,12 @@ var errClient = errors.New("the client does not take the answer")
 // requested with the upstream's credential, so it must be the upstream's own page of this list, also
 // where the list itself came from a redirect.
 func (h *Handler) link(q *request, asked *url.URL, header http.Header) (string, error) {
-	value, t := header.Get("Link"), &q.target
+	t := &q.target
 	if t.kind != kindTags && t.kind != kindReferrers {
 		return "", nil
 	}
-	address, parameters, _ := strings.Cut(strings.TrimPrefix(value, "<"), ">")
-	if !strings.HasPrefix(value, "<") || !strings.Contains(parameters, "next") {
+	address, ok := upstream.NextLink(header)
+	if !ok {
 		return "", nil
 	}
 	list := "/tags/list"

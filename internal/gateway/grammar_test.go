@@ -288,7 +288,7 @@ func TestNextPages(t *testing.T) {
 	registry := Upstream{Client: testkit.Value(upstream.New(upstream.Config{Name: "ghcr.io", URL: "https://r.example"}))(t)}
 	for _, test := range []struct {
 		target      target
-		asked, link string
+		asked, link string // of several lines
 		want        string
 	}{
 		{tags, "/v2/a/tags/list", "", ""},
@@ -296,6 +296,11 @@ func TestNextPages(t *testing.T) {
 		{tags, "/v2/a/tags/list", `/v2/a/tags/list?n=1>; rel="next"`, ""},
 		{tags, "/v2/a/tags/list", `</v2/a/tags/list?n=1; rel="next"`, ""},
 		{tags, "/v2/a/tags/list", `</v2/a/tags/list?n=1>; rel="prev"`, ""},
+		{tags, "/v2/a/tags/list", `</v2/a/tags/list?last=a>; rel="previous", </v2/a/tags/list?last=c>; rel="next"`, `</v2/ghcr.io/a/tags/list?last=c>; rel="next"`},
+		{tags, "/v2/a/tags/list", "</v2/a/tags/list?last=a>; rel=prev\n</v2/a/tags/list?last=c>; rel=next", `</v2/ghcr.io/a/tags/list?last=c>; rel="next"`},
+		{tags, "/v2/a/tags/list", `<https://evil.example/>; rel="prev", </v2/a/tags/list?last=c>; rel="next"`, `</v2/ghcr.io/a/tags/list?last=c>; rel="next"`},
+		{tags, "/v2/a/tags/list", `</v2/a/tags/list?last=a>; rel="prev", <https://evil.example/v2/a/tags/list>; rel="next"`, isInvalid},
+		{tags, "/v2/a/tags/list", "<https://evil.example/v2/a/tags/list>; rel=next\n</v2/a/tags/list?last=c>; rel=next", isInvalid},
 		{tags, "/v2/a/tags/list", `<https://[::1>; rel="next"`, isInvalid},
 		{tags, "/v2/a/tags/list", `<https://u@r.example/v2/a/tags/list>; rel="next"`, isInvalid},
 		{tags, "/v2/a/tags/list", `<http://r.example/v2/a/tags/list>; rel="next"`, isInvalid},
@@ -307,7 +312,7 @@ func TestNextPages(t *testing.T) {
 	} {
 		asked, err := url.Parse("https://r.example" + test.asked)
 		testkit.Must(t, err)
-		got, err := (&Handler{}).link(&request{target: test.target, upstream: registry}, asked, http.Header{"Link": {test.link}})
+		got, err := (&Handler{}).link(&request{target: test.target, upstream: registry}, asked, http.Header{"Link": strings.Split(test.link, "\n")})
 		if e, ok := errors.AsType[*upstream.Error](err); ok && e.Reason == refusal.UpstreamInvalid {
 			got = isInvalid
 		}

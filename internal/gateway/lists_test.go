@@ -28,18 +28,20 @@ func TestLinks(t *testing.T) {
 			if q.URL.Path != own {
 				return false
 			}
-			w.Header().Set("Link", link)
+			w.Header()["Link"] = strings.Split(link, "\n")
 			_, _ = io.WriteString(w, `{"name":"acme/app","tags":["`+q.URL.Query().Get("token")+`"]}`)
 			return true
 		})
 		return r.pull("/v2/ghcr.io/acme/app/tags/list?n=1", "ghcr.io/acme/app")
 	}
 	for link, want := range map[string]string{
-		"<" + own + `?n=1&last=a>; rel="next"`:                 `</v2/ghcr.io/acme/app/tags/list?last=a&n=1>; rel="next"`,
-		"<" + registry.URL + own + `?last=a>; rel="next"`:      `</v2/ghcr.io/acme/app/tags/list?last=a>; rel="next"`,
-		`<list?last=a>; rel="next"`:                            `</v2/ghcr.io/acme/app/tags/list?last=a>; rel="next"`,
-		"<" + own + `?n=1&last=a>; rel="prev"`:                 "",
-		"no link":                                              "",
+		"<" + own + `?n=1&last=a>; rel="next"`:                                  `</v2/ghcr.io/acme/app/tags/list?last=a&n=1>; rel="next"`,
+		"<" + registry.URL + own + `?last=a>; rel="next"`:                       `</v2/ghcr.io/acme/app/tags/list?last=a>; rel="next"`,
+		`<list?last=a>; rel="next"`:                                             `</v2/ghcr.io/acme/app/tags/list?last=a>; rel="next"`,
+		"<" + own + `?n=1&last=a>; rel="prev"`:                                  "",
+		"<" + own + `?last=a>; rel="prev", <` + own + `?last=c>; rel="next"`:    `</v2/ghcr.io/acme/app/tags/list?last=c>; rel="next"`,
+		"<" + own + `?last=a>; rel="prev"` + "\n<" + own + `?last=c>; rel=NEXT`: `</v2/ghcr.io/acme/app/tags/list?last=c>; rel="next"`,
+		"no link": "",
 		`<https://evil.example` + own + `?last=a>; rel="next"`: "502",
 		`<http://` + registry.URL[8:] + own + `>; rel="next"`:  "502",
 		`</v2/acme/other/tags/list?last=a>; rel="next"`:        "502",
