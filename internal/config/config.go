@@ -137,7 +137,7 @@ type Cluster struct {
 	Issuer           string     `json:"issuer" schema:"required https"`       // exact value of iss
 	Audiences        []string   `json:"audiences" schema:"required nonempty"` // a token needs one of these
 	Discovery        Discovery  `json:"discovery"`
-	Bound            oidc.Bound `json:"bound"`            // what a token must be bound to
+	Bound            oidc.Bound `json:"bound"`            // what a token must be bound to; with any, a token of audiences outlives its Secret
 	MaxTokenLifetime Duration   `json:"maxTokenLifetime"` // tokens that live longer are refused
 	Node             Node       `json:"node"`
 	Kubernetes       Kubernetes `json:"kubernetes"`

@@ -45,18 +45,27 @@ func (v *validator) pullSecrets(path string, c *Cluster) {
 	}
 }
 
-// pullSecretWarnings name the checks that tokens without a node do not get.
+// pullSecretWarnings name the checks that tokens without a node do not get, and tokens in Secrets
+// that are not limited as those of pull secrets are.
 func (c *Config) pullSecretWarnings(warn func(path, text string)) {
 	for i := range c.Clusters {
 		cluster := &c.Clusters[i]
+		if cluster.PullSecrets == nil {
+			continue
+		}
+		node := &cluster.Node
+		if cluster.Bound == oidc.BoundAny && node.Claim == NodeClaimOptional && node.Selector == "" && node.Proof.Mode != nodeproof.Enforce {
+			warn(fmt.Sprintf("clusters[%d].bound", i), fmt.Sprintf("takes a token that is bound to a Secret for an ordinary one if it has one of audiences (%s): it can push, and outlives its Secret; "+
+				"write %s or %s, or end such tokens by \"pullpass revoke\"", cluster.Bound, oidc.BoundPod, oidc.BoundPodOrNode))
+		}
 		var unasked []string
-		if cluster.Node.Selector != "" {
+		if node.Selector != "" {
 			unasked = append(unasked, "node.selector")
 		}
-		if cluster.Node.Proof.Mode != nodeproof.Off {
+		if node.Proof.Mode != nodeproof.Off {
 			unasked = append(unasked, "node.proof")
 		}
-		if cluster.PullSecrets != nil && len(unasked) > 0 {
+		if len(unasked) > 0 {
 			warn(fmt.Sprintf("clusters[%d].pullSecrets", i), fmt.Sprintf("lets who reads a Secret in these namespaces pull from anywhere (%q): its token names no node, so %q say nothing of it",
 				cluster.PullSecrets.Namespaces, unasked))
 		}
