@@ -50,6 +50,30 @@ func testWatchExpires(t *testing.T, _ *site) {
 	turns(t, host, token, sharedScope, sharedScope, "")
 }
 
+// After a restore of etcd, a watch from the last known revision would miss everything until the cluster is there again.
+func testEtcdRestored(t *testing.T, _ *site) {
+	const namespace = "restored"
+	s := startSite(t, cluster.Options{})
+	s.workload(t, namespace)
+	token := s.podToken(t, s.CreatePod(t, namespace, "web", puller, "node1"))
+	restore := s.Snapshot(t)
+	proxy := s.pullpass(t, s.config())
+	host := proxy.Host(t, pullpass.From{})
+	for i := range 200 { // more than the API server and this test write afterwards
+		s.Patch(t, accountPath(namespace), metadata("annotations", cluster.Object{"example.com/lost": fmt.Sprint(i)}))
+	}
+	s.Patch(t, accountPath(namespace), metadata("annotations", cluster.Object{"pullpass.dev/repositories": "shared/base"}))
+	within(t, reconnectLimit, "the last change before the restore is seen", func() bool {
+		return outcome(host.Ask(t, service, token, own(namespace), sharedScope)) == own(namespace)+" "+sharedScope
+	})
+
+	restore()
+	s.Delete(t, accountPath(namespace))
+	within(t, reconnectLimit, "what was deleted after the restore is refused", func() bool {
+		return outcome(host.Ask(t, service, token, own(namespace))) == "403 service_account_gone"
+	})
+}
+
 // outage is a way in which an API server fails and comes back.
 type outage struct {
 	name       string // of the namespaces

@@ -62,6 +62,7 @@ func TestKubernetes(t *testing.T) {
 			"a second cluster":         testSecondCluster,
 			"regions":                  testRegions,
 			"a watch that expires":     testWatchExpires,
+			"etcd is restored":         testEtcdRestored,
 		} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()

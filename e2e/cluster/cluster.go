@@ -35,6 +35,7 @@ type Cluster struct {
 
 	address   string // host:port of the API server
 	etcd      string // URL
+	store     *process.Process
 	dir       string
 	options   Options
 	admin     *http.Client
@@ -125,15 +126,15 @@ func (c *Cluster) startEtcd(t testing.TB) {
 	if c.options.OldEtcd {
 		program = programs.OldEtcd
 	}
-	etcd := process.Start(t, exec.Command(program(t),
+	c.store = process.Start(t, exec.Command(program(t),
 		"--name=e2e",
-		"--data-dir="+filepath.Join(c.dir, "etcd"),
+		"--data-dir="+c.data(),
 		"--listen-client-urls="+c.etcd, "--advertise-client-urls="+c.etcd,
 		"--listen-peer-urls="+peers, "--initial-advertise-peer-urls="+peers,
 		"--initial-cluster=e2e="+peers,
 		"--unsafe-no-fsync", // the data ends with the test
 	))
-	etcd.Await(t, startLimit, func(ctx context.Context) error {
+	c.store.Await(t, startLimit, func(ctx context.Context) error {
 		return getOK(ctx, http.DefaultClient, c.etcd+"/health")
 	})
 }

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/pullpass/pullpass/e2e/testenv"
@@ -23,6 +25,33 @@ func (c *Cluster) Compact(t testing.TB) string {
 	c.askEtcd(t, "/v3/kv/range", Object{"key": "AA=="}, &answer)
 	c.askEtcd(t, "/v3/kv/compaction", Object{"revision": answer.Header.Revision, "physical": true}, nil)
 	return answer.Header.Revision
+}
+
+// Snapshot keeps what etcd has. The function that it returns restores that, with the revision. Both restart the control plane.
+func (c *Cluster) Snapshot(t testing.TB) (restore func()) {
+	t.Helper()
+	kept := filepath.Join(c.dir, "snapshot")
+	c.whileDown(t, func() { testenv.Must(t, os.CopyFS(kept, os.DirFS(c.data()))) })
+	return func() {
+		t.Helper()
+		c.whileDown(t, func() {
+			testenv.Must(t, os.RemoveAll(c.data()))
+			testenv.Must(t, os.Rename(kept, c.data()))
+		})
+	}
+}
+
+func (c *Cluster) data() string { return filepath.Join(c.dir, "etcd") }
+
+func (c *Cluster) whileDown(t testing.TB, change func()) {
+	t.Helper()
+	c.Crash(t)
+	if err := c.store.Stop(); err != nil {
+		t.Fatalf("stop etcd: %v", err)
+	}
+	change()
+	c.startEtcd(t)
+	c.Recover(t)
 }
 
 // askEtcd uses etcd's JSON gateway: Debian packages etcdctl separately.

@@ -178,7 +178,7 @@ func (r *resource) reflect(ctx context.Context) {
 }
 
 // failed notes that a list or watch failed. The end of ctx is not a failure. An expired history is
-// not one either: a resourceVersion was compacted, and a new list follows.
+// not one either: a resourceVersion was compacted, or etcd was restored, and a new list follows.
 func (r *resource) failed(ctx context.Context, verb string, err error) {
 	if ctx.Err() != nil || apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
 		return
@@ -353,6 +353,9 @@ func (l *lister) WatchWithContext(ctx context.Context, options metav1.ListOption
 }
 
 func (r *resource) watch(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+	if err := pages.CheckRevision(ctx, r.source.ListWithContext, options); err != nil {
+		return nil, err
+	}
 	ctx, cancel := context.WithTimeout(ctx, time.Duration(*options.TimeoutSeconds)*time.Second+maxWatchOverrun)
 	opens := time.AfterFunc(maxOpenTime, cancel)
 	watched, err := r.source.WatchWithContext(ctx, options)

@@ -96,6 +96,18 @@ func TestWatchRestarts(t *testing.T) {
 			s.Compact()
 			s.Refuse(false)
 		}},
+		{"restored", func(s *apiServer, change func()) {
+			restore := s.Snapshot()
+			for i := range 100 {
+				s.put(thing{resource: "pods", namespace: "team-a", name: fmt.Sprint("lost-", i), uid: "uid-lost"})
+			}
+			synctest.Wait()
+			s.Refuse(true)
+			time.Sleep(time.Minute)
+			restore()
+			s.Refuse(false)
+			change()
+		}},
 		{"hangs", func(s *apiServer, change func()) {
 			s.Fail("watch pods", func(w http.ResponseWriter, r *http.Request) {
 				w.Header().Set("Content-Type", "application/json")
@@ -126,7 +138,7 @@ func TestWatchRestarts(t *testing.T) {
 						s.put(thing{resource: "pods", namespace: "team-a", name: "waits", uid: "uid-again"},
 							thing{resource: "pods", namespace: "team-a", name: "new", uid: "uid-new"})
 					})
-					time.Sleep(time.Minute)
+					time.Sleep(30 * time.Second) // as the documentation promises
 					synctest.Wait()
 					wantPods(t, c, "new=uid-new", "waits=uid-again", "web-1=uid-pod")
 					if got, want := podStatus(c), (ResourceStatus{Resource: "pods", Synced: true, Objects: 3}); got != want {
@@ -185,7 +197,7 @@ func TestPages(t *testing.T) {
 		s.Fail("list pods", nil)
 		time.Sleep(time.Minute)
 		for _, request := range s.Asked() {
-			if strings.HasPrefix(request, "list") && (!strings.Contains(request, "limit=500") || strings.Contains(request, "resourceVersion=")) {
+			if strings.HasPrefix(request, "list") && (!strings.Contains(request, "limit=500") && !strings.HasSuffix(request, "?limit=1") || strings.Contains(request, "resourceVersion=")) {
 				t.Error(request)
 			}
 		}
@@ -259,6 +271,50 @@ func TestStatus(t *testing.T) {
 				if !strings.Contains(log.String(), "level=WARN") || !strings.Contains(log.String(), `level=INFO msg="objects are watched again" cluster=one resource=pods`) {
 					t.Errorf("log\n%s", &log)
 				}
+			})
+		})
+	}
+}
+
+// Before a watch goes on, the API server tells its revision. Without the right to list, watches go
+// on as they did. Every other failure is one of the watch.
+func TestRevisionIsUnknown(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name    string
+		failure http.HandlerFunc
+		streams func(n int) bool // of all objects within an hour
+		quiet   bool
+	}{
+		{"forbidden", kubetest.Status(http.StatusForbidden, "Forbidden", "no"), func(n int) bool { return n == 0 }, true},
+		{"fails", kubetest.Status(http.StatusInternalServerError, "InternalError", "no"), func(n int) bool { return n > 5 }, false},
+		{"hangs", kubetest.Hang, func(n int) bool { return n > 5 }, false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			testkit.Bubble(t, func(t *testing.T) {
+				var log bytes.Buffer
+				s := newAPIServer(team()...)
+				s.Fail("list pods", test.failure)
+				c := newTestCluster(t, s, ClusterConfig{PodChecks: true, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+				run(t, c)
+				s.Count("watch pods")
+				time.Sleep(time.Hour)
+				streams, others := 0, 0
+				for _, request := range s.Asked() {
+					switch {
+					case strings.HasPrefix(request, "watch pods") && strings.Contains(request, "sendInitialEvents=true"):
+						streams++
+					case strings.HasPrefix(request, "watch pods"):
+						others++
+					}
+				}
+				if !test.streams(streams) || (others > 0) != test.quiet || (log.Len() == 0) != test.quiet {
+					t.Errorf("%d streams, %d other watches; log\n%s", streams, others, &log)
+				}
+				s.Remove("pods", "team-a", "orphan")
+				time.Sleep(5 * time.Minute)
+				synctest.Wait()
+				wantPods(t, c, "waits=uid-waits", "web-1=uid-pod")
 			})
 		})
 	}

@@ -32,13 +32,19 @@ func newCoreClient(from *clients.Clients) (rest.Interface, error) {
 // newInformer watches the metadata of objects that have opted in. It keeps only their names and
 // UIDs: authors of objects choose the length of the rest.
 func newInformer(client metadata.Interface, resource schema.GroupVersionResource) (cache.SharedIndexInformer, error) {
+	every := func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+		return client.Resource(resource).List(ctx, options)
+	}
 	listed := &pages.Lister{List: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
 		options.LabelSelector = Label + "=" + Enabled
-		return client.Resource(resource).List(ctx, options)
+		return every(ctx, options)
 	}}
 	source := &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, _ metav1.ListOptions) (runtime.Object, error) { return list(ctx, listed) },
 		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+			if err := pages.CheckRevision(ctx, every, options); err != nil {
+				return nil, err
+			}
 			options.LabelSelector = Label + "=" + Enabled
 			return client.Resource(resource).Watch(ctx, options)
 		},

@@ -5,6 +5,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
@@ -64,6 +65,34 @@ func TestLittleIsKept(t *testing.T) {
 					}
 				}
 				if _, metadata := r.secret(t, "team-a", "large-20"); metadata == nil {
+					t.Error("no Secret")
+				}
+			})
+		})
+	}
+}
+
+// After a restore of etcd, a ServiceAccount that opts in gets a Secret as before.
+func TestRestoredEtcd(t *testing.T) {
+	t.Parallel()
+	for name, streams := range map[string]bool{"streamed": true, "listed": false} {
+		t.Run(name, func(t *testing.T) {
+			in(t, func(t *testing.T, r *rig) {
+				r.api.Streams(streams)
+				defer r.leads(t)()
+				restore := r.api.Snapshot()
+				for i := range 100 {
+					r.api.Put("serviceaccounts", object("team-a", fmt.Sprint("lost-", i), "uid-lost", Enabled))
+				}
+				r.settle()
+				r.api.Refuse(true)
+				time.Sleep(time.Second)
+				restore()
+				r.api.Refuse(false)
+				time.Sleep(time.Minute)
+				r.api.Put("serviceaccounts", object("team-a", "late", "uid-late", Enabled))
+				r.settle()
+				if _, metadata := r.secret(t, "team-a", "late"); metadata == nil {
 					t.Error("no Secret")
 				}
 			})

@@ -86,7 +86,7 @@ func (s *Server) named(resource, name string) Object {
 	panic("kubetest: no " + resource + " " + name)
 }
 
-// Traffic returns how many lists were asked for, and how many watches are open.
+// Traffic returns how many lists of more than one object were asked for, and how many watches are open.
 func (s *Server) Traffic() (lists, watches int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

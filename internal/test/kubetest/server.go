@@ -134,6 +134,23 @@ func (s *Server) Hold(still bool) {
 	s.wake()
 }
 
+// Snapshot returns a function that sets objects and revision back to those of now, as a restore of etcd does.
+// API servers do not run meanwhile: call it between Refuse(true) and Refuse(false).
+func (s *Server) Snapshot() (restore func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	revision, objects := s.revision, map[string]map[string]Object{}
+	for resource, those := range s.objects {
+		objects[resource] = maps.Clone(those)
+	}
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.revision, s.objects, s.oldest = revision, objects, revision
+		s.changes = slices.DeleteFunc(slices.Clone(s.changes), func(c change) bool { return c.revision > revision })
+	}
+}
+
 // seen returns the objects that a list may have, and their revision.
 func (s *Server) seen(resource string) (map[string]Object, int) {
 	if s.held == 0 {
@@ -249,7 +266,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.requests = append(s.requests, strings.TrimSpace(verb+" "+resource+" "+name)+"?"+r.URL.RawQuery)
 	s.userAgent = r.UserAgent()
 	failure := s.failures[verb+" "+resource]
-	if verb == "list" {
+	if verb == "list" && r.URL.Query().Get("limit") != "1" { // a limit of 1 is of pages.CheckRevision
 		s.lists++
 	}
 	s.mu.Unlock()
@@ -338,6 +355,14 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, resource string) 
 	from, _ := strconv.Atoi(query.Get("resourceVersion"))
 	s.mu.Lock()
 	broken := s.broken
+	if _, revision := s.seen(resource); streamed && from > revision {
+		s.mu.Unlock()
+		answerJSON(w, http.StatusGatewayTimeout, Object{
+			"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 504, "reason": "Timeout", "message": "Too large resource version",
+			"details": Object{"causes": []any{Object{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}}},
+		})
+		return
+	}
 	if from != 0 && from < s.oldest {
 		s.mu.Unlock()
 		Status(http.StatusGone, "Expired", "too old resource version")(w, r)
@@ -388,9 +413,8 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, resource string) 
 				events = append(events, c)
 			}
 		}
-		if from = max(from, s.held); s.held == 0 {
-			from = s.revision
-		}
+		_, revision := s.seen(resource)
+		from = max(from, revision)
 		changed := s.changed
 		s.mu.Unlock()
 		if len(events) > 0 {
