@@ -161,6 +161,7 @@ func (t *turn) supersede(ctx context.Context, found *coordinationv1.Lease, revis
 	s := &Stop{Node: name, UID: uid, Revision: found.Annotations[revisionKey], Reason: "it was restarted, is not Ready, and its installer says nothing"}
 	setStop(found, s)
 	found.Spec.HolderIdentity = new(string)
+	annotate(found, revisionKey, "") // with which no node became Ready
 	if _, err := t.lease.Write(ctx, found); err != nil {
 		return "", err
 	}
