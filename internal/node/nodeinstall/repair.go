@@ -8,8 +8,9 @@ import (
 
 // Repair restores files that others have changed, at once and without a restart. It covers files
 // that the kubelet does not read when it starts. The most important one is hosts.toml: without it,
-// containerd asks the registry behind the gateway. It installs only the version that Apply wrote,
-// and does not wait for a turn.
+// containerd asks the registry behind the gateway. It does not wait for a turn. A file that is as
+// Apply wrote it stays, whatever is desired. Of one that is not, the former content is not kept, and
+// the node pulls nothing without the file: it gets the desired content.
 func (i *Installer) Repair(d Desired) (repaired []Change, err error) {
 	err = alone(i.tree, func(s *state) error {
 		if s.Pending != nil && s.Pending.Uninstall {
@@ -21,7 +22,7 @@ func (i *Installer) Repair(d Desired) (repaired []Change, err error) {
 		}
 		var changes []Change
 		for _, c := range plan.Changes {
-			if !c.Restart && s.isRepair(c) {
+			if s.isRepair(c) || c.next != nil && s.isDamaged(c) {
 				changes = append(changes, c)
 			}
 		}
@@ -46,9 +47,10 @@ func (i *Installer) Repair(d Desired) (repaired []Change, err error) {
 	return repaired, err
 }
 
-// isRepair reports whether a change brings back what Apply wrote last.
+// isRepair reports whether a change brings back what Apply wrote last into a file that the kubelet does
+// not read.
 func (s *state) isRepair(c Change) bool {
-	return c.entry != nil && c.entry.Written == s.Entries[c.Path].Written
+	return !c.Restart && c.entry != nil && c.entry.Written == s.Entries[c.Path].Written
 }
 
 // Repairable returns the paths of the files that Repair restores, as this process sees them.

@@ -43,13 +43,18 @@ func TestRepair(t *testing.T) {
 		}
 
 		// Files that the kubelet reads when it starts wait for their turn, and so does a different
-		// version.
+		// version, unless the node has none that works.
 		flags := h.read(eksFlags)
 		h.put(eksFlags, "NODEADM_KUBELET_ARGS=--node-labels=e=f\n")
-		h.put(hostsTOML, "server = 'https://ghcr.io'\n")
 		next := desired("v1.36.2")
 		next.Hosts = map[string][]byte{"ghcr.io": []byte("ANOTHER\n"), "quay.io": []byte("NEW\n")}
 		repair(next)
+		h.put(hostsTOML, "server = 'https://ghcr.io'\n")
+		repair(next, "replace /etc/containerd/certs.d/ghcr.io/hosts.toml: hosts.toml of ghcr.io was changed by another program")
+		if got := h.read(hostsTOML); got != "ANOTHER\n" {
+			t.Errorf("%s", got)
+		}
+		h.put(hostsTOML, "server = 'https://ghcr.io'\n")
 		repair(desired("v1.36.2"), "replace /etc/containerd/certs.d/ghcr.io/hosts.toml: hosts.toml of ghcr.io was changed by another program")
 		if got := h.read(eksFlags); got == flags || h.read(hostsTOML) != testHosts {
 			t.Errorf("%s, %s", got, h.read(hostsTOML))

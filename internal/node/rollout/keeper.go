@@ -31,6 +31,7 @@ type keeper struct {
 
 	mu        sync.Mutex
 	installed *nodeinstall.Desired // nil: nothing is restored
+	isCurrent bool                 // it is the current one, not only the desired one
 	repairs   []time.Time          // within the last repairWindow
 	count     uint64
 	contested time.Time // when maxRepairs was last reached or exceeded; zero, which is long ago: never
@@ -41,7 +42,18 @@ type keeper struct {
 func (k *keeper) keep(d *nodeinstall.Desired) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.installed = d
+	k.installed, k.isCurrent = d, true
+}
+
+// begin sets the desired installation, and returns the one by which files are restored. That is the current
+// one if it is known: this Agent may have been started while its node waits.
+func (k *keeper) begin(d *nodeinstall.Desired) nodeinstall.Desired {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if !k.isCurrent {
+		k.installed = d
+	}
+	return *k.installed
 }
 
 // repaired notes a repair, and returns the delay until the next one.
@@ -110,8 +122,7 @@ func (a *Agent) Repair(ctx context.Context) error {
 		if len(changes) == 0 {
 			return err
 		}
-		a.config.Logger.Warn("another program changed files of the node, which were put back", "node", a.config.Node, "files", pathsOf(changes))
-		a.event(corev1.EventTypeWarning, "NodeInstallRepaired", "another program changed "+pathsOf(changes)+", which was put back")
+		a.toldRepair(changes)
 		isKnown := k.fight(time.Now()) != nil
 		if wait := k.repaired(changes, time.Now()); wait > 0 {
 			if !isKnown {
@@ -124,6 +135,11 @@ func (a *Agent) Repair(ctx context.Context) error {
 		}
 		return err
 	}
+}
+
+func (a *Agent) toldRepair(changes []nodeinstall.Change) {
+	a.config.Logger.Warn("another program changed files of the node, which were put back", "node", a.config.Node, "files", pathsOf(changes))
+	a.event(corev1.EventTypeWarning, "NodeInstallRepaired", "another program changed "+pathsOf(changes)+", which was put back")
 }
 
 // sleep reports whether ctx lasted until the end of d.

@@ -57,6 +57,41 @@ func TestRepairAtOnce(t *testing.T) {
 	})
 }
 
+// An installer that is started while its node waits does not have the files from before. The node pulls nothing
+// without them.
+func TestRepairWhileItWaits(t *testing.T) {
+	in(t, 3, func(t *testing.T, f *fleet) {
+		f.hosts.Store("# good")
+		f.start()
+		time.Sleep(20 * time.Minute)
+		f.hosts.Store("# bad")
+		time.Sleep(20 * time.Minute)
+		for _, n := range f.nodes {
+			if n.record().State != Waiting {
+				continue
+			}
+			n.halt()
+			testkit.Must(t, n.tree.Remove(pluginFile, look(t, n, pluginFile)))
+			f.start(n.name)
+			time.Sleep(10 * time.Second)
+			if r := n.record(); r.State != Waiting || look(t, n, pluginFile) == nil || !n.hasHosts("# good") {
+				t.Errorf("%s: %+v, plugin %v", n.name, r, look(t, n, pluginFile))
+			}
+			if isBack, took := n.spoil(); !isBack || took > 0 {
+				t.Errorf("put back: %v, after %v", isBack, took)
+			}
+			testkit.Must(t, n.tree.Remove(hostsFile, look(t, n, hostsFile)))
+			f.hosts.Store("# better")
+			time.Sleep(5 * time.Minute)
+			if !n.hasHosts("# better") || n.record().State != Ready {
+				t.Errorf("%+v, %v", n.record(), look(t, n, hostsFile))
+			}
+			return
+		}
+		t.Error("no node waits")
+	})
+}
+
 // Repairs against a program that rewrites files again and again are limited, and people are
 // informed.
 func TestRepairsAreBounded(t *testing.T) {

@@ -52,8 +52,13 @@ func (w *work) do(ctx context.Context) error {
 		}
 		return err
 	}
+	present := w.keeper.begin(&desired)
 	isDone, err := w.change(ctx, apply, Installing)
 	if isDone {
+		// It may have been damaged while no Agent ran. Other errors are those of the next pass.
+		if repaired, _ := w.keeper.installer.Repair(present); len(repaired) > 0 {
+			w.toldRepair(repaired)
+		}
 		return err
 	}
 	w.keeper.keep(&desired)
