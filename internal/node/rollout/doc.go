@@ -2,7 +2,7 @@
 //
 // An Agent runs on each node and changes only that node. A change that restarts the kubelet waits
 // for the turn of its node, which a Lease represents. So does new content for hosts.toml, the CA or
-// the plugin, unless the last node became Ready with the revision, of which the plugin is no part. The turn ends when the node is Ready again
+// the plugin, unless the last node became Ready with the revision. It leaves out the plugin. The turn ends when the node is Ready again
 // and a pod has pulled an image there. If that fails, no other node gets the same change. A Record
 // (package progress) on the Node publishes the state of the node to other Agents and to people.
 //
