@@ -62,6 +62,7 @@ type latestTrust struct {
 	mu    sync.Mutex
 	trust *trust
 	from  signing.Keys
+	by    *signing.SigningKey // that signed then; nil: none
 	at    time.Time
 }
 
@@ -90,13 +91,15 @@ func newJudged() *lru.Cache[[sha256.Size]byte, *judgedToken] {
 	})
 }
 
-// trusted returns the current trust. It is the same pointer as long as the keys are the same.
+// trusted returns the current trust. It is the same pointer as long as the keys are the same. A key that
+// now signs is trusted at once: its first token may be here already.
 func (j *judge) trusted() *trust {
 	l := j.latest
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := j.now()
-	if l.from == j.keys && now.Sub(l.at) < trustAge {
+	by, _ := j.keys.Signing()
+	if l.from == j.keys && l.by == by && now.Sub(l.at) < trustAge {
 		return l.trust
 	}
 	bundle := j.keys.Trusted()
@@ -110,7 +113,7 @@ func (j *judge) trusted() *trust {
 	if l.trust == nil || !l.trust.equal(next) {
 		l.trust = next
 	}
-	l.from, l.at = j.keys, now
+	l.from, l.by, l.at = j.keys, by, now
 	return l.trust
 }
 

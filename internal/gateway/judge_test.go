@@ -62,6 +62,8 @@ type changing struct {
 
 func (c *changing) Trusted() signing.TrustBundle { return c.bundle }
 
+func (c *changing) Signing() (*signing.SigningKey, error) { return nil, signing.ErrNoSigningKey }
+
 // A remembered token is judged again within a second of a change of what is trusted.
 func TestJudgedTokensEndWithTheirTrust(t *testing.T) {
 	t.Parallel()
@@ -169,14 +171,17 @@ func TestClaimsOfTokens(t *testing.T) {
 type counting struct {
 	signing.Keys
 	asked int
+	by    *signing.SigningKey
 }
+
+func (c *counting) Signing() (*signing.SigningKey, error) { return c.by, nil }
 
 func (c *counting) Trusted() signing.TrustBundle {
 	c.asked++
 	return signing.TrustBundle{}
 }
 
-// Keys are asked once a second, also by the next judge, and other keys at once.
+// Keys are asked once a second, also by the next judge, and at once if the keys or the one that signs have changed.
 func TestTrustIsAskedForOnceASecond(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
@@ -196,6 +201,12 @@ func TestTrustIsAskedForOnceASecond(t *testing.T) {
 	judgeOf(second).trusted()
 	if first.asked != 2 || second.asked != 1 {
 		t.Errorf("after it: asked %d times, and the next keys %d times", first.asked, second.asked)
+	}
+	second.by = &signing.SigningKey{}
+	judgeOf(second).trusted()
+	judgeOf(second).trusted()
+	if second.asked != 2 {
+		t.Errorf("of a key that now signs: asked %d times", second.asked)
 	}
 }
 
