@@ -39,8 +39,8 @@ func CheckRevision(ctx context.Context, list func(context.Context, metav1.ListOp
 	if err != nil {
 		return err
 	}
-	order, err := resourceversion.CompareResourceVersion(from.GetResourceVersion(), watch.ResourceVersion)
-	if err == nil && order < 0 {
+	// With an error, it returns 0.
+	if order, _ := resourceversion.CompareResourceVersion(from.GetResourceVersion(), watch.ResourceVersion); order < 0 {
 		return apierrors.NewResourceExpired("the API server has the revision " + from.GetResourceVersion() + ", which is before " + watch.ResourceVersion)
 	}
 	return nil
