@@ -18,9 +18,10 @@ const maxCheckTime = time.Minute
 // because etcd was restored to an earlier state. kube-apiserver 1.36 accepts such a watch and drops
 // all events up to there. A reflector lists after this error.
 //
-// Resource versions that cannot be compared (KEP-5504) are not checked. Neither is anything without
-// the right to list, which a watch with all objects (KEP-3157) does not need. list is of the watched
-// resource, without a selector, so that the API server reads one object.
+// Resource versions that cannot be compared (KEP-5504) are not checked. Without the right to list, the
+// error is Expired too: a watch with all objects (KEP-3157) does not need that right, and an API server
+// that has just started refuses all until it has read its roles. list is of the watched resource,
+// without a selector, so that the API server reads one object.
 func CheckRevision(ctx context.Context, list func(context.Context, metav1.ListOptions) (runtime.Object, error), watch metav1.ListOptions) error {
 	if watch.SendInitialEvents != nil { // it begins with all objects
 		return nil
@@ -30,7 +31,7 @@ func CheckRevision(ctx context.Context, list func(context.Context, metav1.ListOp
 	// Without a resourceVersion, the API server asks a quorum of etcd.
 	page, err := list(Bound(ctx, maxObjectBytes), metav1.ListOptions{Limit: 1})
 	if apierrors.IsForbidden(err) {
-		return nil
+		return apierrors.NewResourceExpired("the revision of the API server is not known: " + err.Error())
 	}
 	if err != nil {
 		return err

@@ -29,7 +29,7 @@ func TestCheckRevision(t *testing.T) {
 		{name: "from anywhere", has: "9"},
 		{name: "not comparable", has: "9", known: "x10"},
 		{name: "no revision", known: "10"},
-		{name: "no right to list", has: "9", known: "10", err: apierrors.NewForbidden(schema.GroupResource{}, "", nil)},
+		{name: "no right to list", has: "9", known: "10", err: apierrors.NewForbidden(schema.GroupResource{}, "", nil), isExpired: true},
 		{name: "failed", has: "9", known: "10", err: failure, want: failure},
 	} {
 		list := func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
