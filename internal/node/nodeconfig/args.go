@@ -81,7 +81,7 @@ func (l *linter) shortNames(p *provider) {
 		l.find(p.at(fmt.Sprintf("%s[%d]", field, i)), "is for %s beside %s, and the plugin gives no token for its images: %s; remove it, and name images by the gateway's host: HOST/%s/library/nginx", dockerHub, byName, shortNames, dockerHub)
 	}
 	for i, pattern := range p.config.MatchImages {
-		if parsed, err := parseImagePattern(pattern); err == nil && !parsed.wide() && registryDiffers(pattern, dockerHub) == "" {
+		if parsed, _ := parseImagePattern(pattern); !parsed.wide() && registryDiffers(pattern, dockerHub) == "" {
 			find("matchImages", i)
 		}
 	}
