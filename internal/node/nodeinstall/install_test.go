@@ -433,6 +433,19 @@ func TestForeignFiles(t *testing.T) {
 	}
 }
 
+// containerd reads HOST_PORT_ in place of HOST:PORT, also when it is empty.
+func TestForeignDirectories(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, "eks")
+	d := desired("v1.36.2")
+	d.Hosts = map[string][]byte{"registry.example.com:5000": []byte(testHosts)}
+	dir := filepath.Join(h.dir, filepath.Dir(filepath.Dir(hostsTOML)), "registry.example.com_5000_")
+	testkit.Mkdir(t, dir)
+	h.untouched(ErrForeign, dir+" is there already", func() error { _, err := h.Apply(t.Context(), d); return err })
+	testkit.Remove(t, dir)
+	h.apply(d)
+}
+
 // Links that a user of the node can create never lead out of the host's root.
 func TestHostileLinks(t *testing.T) {
 	onHost(t, "eks", func(t *testing.T, h *host) {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/pullpass/pullpass/internal/base/term"
 	"github.com/pullpass/pullpass/internal/node/hostfs"
+	"github.com/pullpass/pullpass/internal/node/hoststoml"
 	"github.com/pullpass/pullpass/internal/node/kubelet"
 )
 
@@ -200,6 +201,11 @@ func (p profile) targets(tree *hostfs.Tree, s *state, unit string, d Desired) ([
 		content, err := p.withClient(tree, d.Hosts[registry], d.Client)
 		if err != nil {
 			return nil, err
+		}
+		if read := hoststoml.Directories(registry)[0]; read != registry {
+			if exists, err := tree.Exists(path.Join(certs, read)); exists || err != nil {
+				return nil, cmp.Or(err, fmt.Errorf("%s %w; move it away: containerd reads it in place of %s", tree.Path(path.Join(certs, read)), ErrForeign, registry))
+			}
 		}
 		if len(d.CA) > 0 {
 			all = append(all, target{path: path.Join(certs, registry, "ca.crt"), what: "the CA of " + registry, file: hostfs.NewFile(0o644, d.CA)})
