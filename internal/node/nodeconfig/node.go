@@ -146,14 +146,18 @@ func (l *linter) providerFlags(name string, found map[string]flagValue, in strin
 	}
 }
 
-// variablesOf returns the variables with the kubelet's flags in an EnvironmentFile of systemd: that of
-// kubeadm, and those of AKS and GKE. It returns nil for other files.
+// variablesOf returns the variables with the kubelet's flags in an EnvironmentFile of systemd: those of
+// kubeadm, AKS, GKE and EKS. It returns nil for other files.
 func variablesOf(name string) []string {
-	switch dir := filepath.Base(filepath.Dir(name)); {
-	case filepath.Base(name) != "kubelet", dir != "default" && dir != "sysconfig":
-		return nil
+	switch dir, base := filepath.Base(filepath.Dir(name)), filepath.Base(name); {
+	case base == "kubelet" && (dir == "default" || dir == "sysconfig"):
+		return []string{"KUBELET_EXTRA_ARGS", "KUBELET_FLAGS", "KUBELET_OPTS"}
+	case base == "kubeadm-flags.env":
+		return []string{"KUBELET_KUBEADM_ARGS"}
+	case base == "environment" && dir == "kubelet":
+		return []string{"NODEADM_KUBELET_ARGS"}
 	}
-	return []string{"KUBELET_EXTRA_ARGS", "KUBELET_FLAGS", "KUBELET_OPTS"}
+	return nil
 }
 
 // effective blanks the lines of an EnvironmentFile other than the last assignments of the variables.
