@@ -5,15 +5,19 @@ package google
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"log/slog"
 	"net/http"
 	"net/url"
 	"slices"
 	"strings"
+	"time"
 
 	"cloud.google.com/go/auth"
 	"cloud.google.com/go/auth/credentials"
 	"cloud.google.com/go/auth/credentials/externalaccount"
+	"cloud.google.com/go/compute/metadata"
 
 	"github.com/pullpass/pullpass/internal/base/names"
 	"github.com/pullpass/pullpass/internal/base/term"
@@ -86,29 +90,54 @@ type asker struct {
 }
 
 func (a *asker) ask(ctx context.Context, caller string) (upstream.Login, error) {
-	var secrets []registryauth.Secret
-	var credential *auth.Credentials
-	var err error
 	if !a.OfCaller() {
-		// Detect them anew each time: credentials cache a token until it expires, even if the
-		// registry refused it.
-		credential, err = credentials.DetectDefault(&credentials.DetectOptions{Scopes: []string{scope}, Client: a.client, Logger: silent})
-	} else {
-		var assertion registryauth.Secret
-		if assertion, err = a.Assertions.Sign(caller, a.Audience); err != nil {
-			return upstream.Login{}, err
-		}
-		secrets = append(secrets, assertion)
-		credential, err = externalaccount.NewCredentials(a.exchange(assertion))
+		return login(a.own(ctx))
 	}
+	assertion, err := a.Assertions.Sign(caller, a.Audience)
 	if err != nil {
-		return upstream.Login{}, logins.Failure(err, secrets...)
+		return upstream.Login{}, err
+	}
+	credential, err := externalaccount.NewCredentials(a.exchange(assertion))
+	if err != nil {
+		return login(nil, err, assertion)
 	}
 	token, err := credential.Token(ctx)
+	return login(token, err, assertion)
+}
+
+func login(token *auth.Token, err error, secrets ...registryauth.Secret) (upstream.Login, error) {
 	if err != nil {
 		return upstream.Login{}, logins.Failure(err, secrets...)
 	}
 	return upstream.Login{Username: username, Password: registryauth.NewSecret(token.Value), Expiry: token.Expiry}, nil
+}
+
+// own returns a token of the gateway's own service account.
+func (a *asker) own(ctx context.Context) (*auth.Token, error) {
+	// Detect them anew each time: credentials cache a token until it expires, even if the
+	// registry refused it.
+	credential, err := credentials.DetectDefault(&credentials.DetectOptions{Scopes: []string{scope}, Client: a.client, Logger: silent})
+	if err == nil {
+		return credential.Token(ctx)
+	}
+	// It looks for a metadata server only once in the life of a process, and that of a new node or
+	// pod does not answer yet.
+	server := metadata.NewClient(nil)
+	if !strings.Contains(err.Error(), "could not find default credentials") || !server.OnGCEWithContext(ctx) {
+		return nil, err
+	}
+	answer, err := server.GetWithContext(ctx, "instance/service-accounts/default/token?scopes="+url.QueryEscape(scope))
+	if err != nil {
+		return nil, err
+	}
+	var issued struct {
+		Value     string `json:"access_token"`
+		ExpiresIn int    `json:"expires_in"` // seconds
+	}
+	if json.Unmarshal([]byte(answer), &issued) != nil || issued.Value == "" || issued.ExpiresIn <= 0 {
+		return nil, errors.New("the metadata server's answer has no token")
+	}
+	return &auth.Token{Value: issued.Value, Expiry: time.Now().Add(time.Duration(issued.ExpiresIn) * time.Second)}, nil
 }
 
 func (a *asker) exchange(assertion registryauth.Secret) *externalaccount.Options {

@@ -1,12 +1,17 @@
 package google
 
 import (
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/x509"
 	"encoding/json"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/url"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -113,24 +118,61 @@ func TestCallersImpersonate(t *testing.T) {
 	}
 }
 
-// The gateway's own identity is found as on a node of GKE: by the metadata server.
+// A node of GKE has a metadata server. That of a new node does not answer at first, and the SDK does not look for it again.
 func TestTheGatewayHasAnIdentityOfItsOwn(t *testing.T) {
-	asked := 0
+	answer := ""
 	standIn := loginstest.StandIn(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		asked++
-		if r.Header.Get("Metadata-Flavor") != "Google" || r.URL.Path != "/computeMetadata/v1/instance/service-accounts/default/token" {
+		if r.Header.Get("Metadata-Flavor") != "Google" || r.URL.Path != "/computeMetadata/v1/instance/service-accounts/default/token" || r.URL.Query().Get("scopes") != scope {
 			t.Errorf("%s %s %v", r.Method, r.URL, r.Header)
 		}
 		w.Header().Set("Metadata-Flavor", "Google")
-		fmt.Fprintf(w, `{"access_token": "own-%d", "expires_in": 3599, "token_type": "Bearer"}`, asked)
+		_, _ = io.WriteString(w, answer)
 	}))
-	t.Setenv("GCE_METADATA_HOST", strings.TrimPrefix(standIn, "http://"))
 	t.Setenv("GOOGLE_APPLICATION_CREDENTIALS", "")
 	t.Setenv("HOME", t.TempDir())
-	logins := testkit.Value((&Credential{}).Open(logins.Service{Upstream: "gar"}))(t)
-	for _, caller := range []string{loginstest.Caller, "prod-eu/payments/worker", ""} {
-		loginstest.Until(t, loginstest.Expect(t, logins, caller, "oauth2accesstoken", "own-1"), time.Hour)
+	open := func() upstream.Logins { return testkit.Value((&Credential{}).Open(logins.Service{Upstream: "gar"}))(t) }
+	if _, err := open().Login(t.Context(), ""); err == nil || !strings.Contains(err.Error(), "could not find default credentials") {
+		t.Errorf("error %v without a metadata server", err)
 	}
+
+	t.Setenv("GCE_METADATA_HOST", strings.TrimPrefix(standIn, "http://"))
+	for _, answer = range []string{"none", "{}", `{"expires_in": 3599}`, `{"access_token": "own"}`, `{"access_token": "own", "expires_in": -1}`} {
+		if _, err := open().Login(t.Context(), ""); err == nil || !strings.Contains(err.Error(), "has no token") {
+			t.Errorf("error %v of %s", err, answer)
+		}
+	}
+	answer = `{"access_token": "own", "expires_in": 3599, "token_type": "Bearer"}`
+	logins := open()
+	for _, caller := range []string{loginstest.Caller, "prod-eu/payments/worker", ""} {
+		loginstest.Until(t, loginstest.Expect(t, logins, caller, "oauth2accesstoken", "own"), time.Hour)
+	}
+
+	// A file that cannot be used does not lead to the account of the machine.
+	t.Setenv("GOOGLE_APPLICATION_CREDENTIALS", filepath.Join(t.TempDir(), "missing"))
+	if _, err := open().Login(t.Context(), ""); err == nil || !strings.Contains(err.Error(), "missing: no such file") {
+		t.Errorf("error %v", err)
+	}
+}
+
+// Elsewhere than at Google, a file has the key of a service account.
+func TestTheGatewayHasAKey(t *testing.T) {
+	standIn := loginstest.StandIn(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/token" || r.FormValue("grant_type") != "urn:ietf:params:oauth:grant-type:jwt-bearer" {
+			t.Errorf("%s %s: %v", r.Method, r.URL, r.Form)
+		}
+		w.Header().Set("Content-Type", "application/json")
+		fmt.Fprint(w, `{"access_token": "by-key", "expires_in": 3599, "token_type": "Bearer"}`)
+	}))
+	key := testkit.Value(rsa.GenerateKey(rand.Reader, 2048))(t)
+	file := testkit.Value(json.Marshal(map[string]string{
+		"type": "service_account", "client_email": puller, "token_uri": standIn + "/token",
+		"private_key": string(pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(key)})),
+	}))(t)
+	name := filepath.Join(t.TempDir(), "key.json")
+	testkit.Must(t, os.WriteFile(name, file, 0o600))
+	t.Setenv("GOOGLE_APPLICATION_CREDENTIALS", name)
+	logins := testkit.Value((&Credential{}).Open(logins.Service{Upstream: "gar"}))(t)
+	loginstest.Until(t, loginstest.Expect(t, logins, "", "oauth2accesstoken", "by-key"), time.Hour)
 }
 
 func TestFaults(t *testing.T) {
@@ -180,14 +222,6 @@ func TestFields(t *testing.T) {
 		if got := loginstest.FaultsOf(&credential); (got == "") != (want == "") || !strings.HasPrefix(got, want) || strings.Contains(got, "\n") {
 			t.Errorf("%+v: %q, want %q", credential, got, want)
 		}
-	}
-}
-
-func TestTheGatewayHasNoIdentity(t *testing.T) {
-	t.Setenv("GOOGLE_APPLICATION_CREDENTIALS", filepath.Join(t.TempDir(), "missing"))
-	logins := testkit.Value((&Credential{}).Open(logins.Service{Upstream: "gar"}))(t)
-	if _, err := logins.Login(t.Context(), ""); err == nil || !strings.Contains(err.Error(), "missing: no such file") {
-		t.Errorf("error %v", err)
 	}
 }
 
