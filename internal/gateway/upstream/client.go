@@ -452,7 +452,7 @@ func (c *Client) send(r *http.Request, authorization string, body *unsent) (*htt
 	case errors.Is(err, errLate):
 		return nil, c.fail(refusal.UpstreamTimeout, nil, "it did not answer in %s", c.wire.patience(r.Method))
 	}
-	return nil, c.broken(err, "it cannot be reached")
+	return nil, c.broken(discreet(err, r), "it cannot be reached")
 }
 
 // timed makes one round trip to a redirect target, and bounds the time until the response begins.

@@ -3,9 +3,12 @@ package upstream
 import (
 	"errors"
 	"fmt"
+	"net/http"
 	"regexp"
+	"strings"
 	"time"
 
+	"github.com/pullpass/pullpass/internal/base/redact"
 	"github.com/pullpass/pullpass/internal/refusal"
 )
 
@@ -40,6 +43,18 @@ func (e *Error) Unwrap() error { return e.Err }
 
 func (c *Client) fail(reason refusal.Reason, err error, format string, args ...any) *Error {
 	return &Error{Reason: reason, Upstream: c.name, Message: fmt.Sprintf(format, args...), Err: err}
+}
+
+// discreet returns an error without the credential of the request: net/http quotes the head of a
+// response that is not HTTP, which may repeat that of the request.
+func discreet(err error, r *http.Request) error {
+	_, sent, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	_, password, _ := r.BasicAuth()
+	text := err.Error()
+	if clean := redact.Known(sent, password).Text(text); clean != text {
+		return errors.New(clean)
+	}
+	return err
 }
 
 // isTimeout also recognizes the timeouts of net, which have their own error types.

@@ -3,10 +3,12 @@ package upstream
 import (
 	"crypto/tls"
 	"crypto/x509"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -74,5 +76,38 @@ func TestALoginGoesWhereTheUpstreamSays(t *testing.T) {
 				t.Errorf("%v; the password was sent there %d times, want %d", err, passwords.Load(), test.want)
 			}
 		})
+	}
+}
+
+// net/http quotes a head that is not HTTP in its error. Such a head may repeat that of the request.
+func TestAMalformedHeadRepeatsTheLogin(t *testing.T) {
+	t.Parallel()
+	const password = "the-password-of-the-upstream"
+	for _, challenge := range []string{`Basic realm="x"`, `Bearer realm="https://HOST/token",service="x"`} {
+		ca := pkitest.NewCA(t, nil)
+		base := serveAt(t, ca, "127.0.0.1", http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+			if q.Header.Get("Authorization") == "" {
+				w.Header().Set("WWW-Authenticate", strings.Replace(challenge, "HOST", q.Host, 1))
+				w.WriteHeader(http.StatusUnauthorized)
+				return
+			}
+			connection, _, err := http.NewResponseController(w).Hijack()
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			_, decoded, _ := q.BasicAuth()
+			_, _ = io.WriteString(connection, "HTTP/1.1 "+decoded+" "+q.Header.Get("Authorization")+"\r\n\r\n")
+			_ = connection.Close()
+		}))
+		dir := t.TempDir()
+		testkit.Write(t, dir, "ca.pem", string(pkitest.CertPEM(ca)))
+		c := testkit.Value(New(Config{Name: "a", URL: base, CAFile: dir + "/ca.pem", Logins: newOne(password)}))(t)
+		u := testkit.Value(url.Parse(base + "/v2/a/manifests/v1"))(t)
+		_, err := c.Do((&http.Request{Method: http.MethodGet, URL: u, Header: http.Header{}}).WithContext(t.Context()),
+			Need{Scopes: []registryauth.Scope{{Type: "repository", Name: "a", Actions: []string{"pull"}}}})
+		if err == nil || !strings.Contains(err.Error(), "looks like a token") || strings.Contains(err.Error(), password) {
+			t.Errorf("error %v", err)
+		}
 	}
 }

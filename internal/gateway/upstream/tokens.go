@@ -154,7 +154,7 @@ func (s *tokens) request(ctx context.Context, c challenge, login *Login, scopes 
 	}
 	response, err := s.client.traced(spanTokens, s.transport, request)
 	if err != nil {
-		return upstreamToken{}, s.client.broken(err, "its token endpoint "+c.realm.Host+" cannot be asked")
+		return upstreamToken{}, s.client.broken(discreet(err, request), "its token endpoint "+c.realm.Host+" cannot be asked")
 	}
 	defer func() { _ = response.Body.Close() }()
 	if response.StatusCode != http.StatusOK {
