@@ -67,6 +67,7 @@ type simulated struct {
 	isAlone    bool        // it may restart together with others
 	unable     atomic.Bool // the kubelet cannot be restarted
 	dead       atomic.Bool // the machine has no power
+	outlives   bool        // the trial of a configuration goes on when the agent ends
 	restarts   atomic.Int32
 	log        bytes.Buffer              // of logger
 	logger     *slog.Logger              // one, since it orders what agents one after the other write
@@ -205,7 +206,17 @@ func (n *simulated) Watch(ctx context.Context) error {
 		<-ctx.Done()
 		return ctx.Err()
 	}
-	return nodeinstall.Watch(ctx, n.tree, n)
+	if !n.outlives {
+		return nodeinstall.Watch(ctx, n.tree, n)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- nodeinstall.Watch(context.WithoutCancel(ctx), n.tree, n) }()
+	select {
+	case err := <-ended:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // Ended, Restart and Healthy are those of a nodeinstall.Kubelet.

@@ -3,6 +3,7 @@ package rollout
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -202,6 +203,108 @@ func TestRejectedForGood(t *testing.T) {
 		time.Sleep(2 * time.Hour)
 		if r := n.record(); r.State != Rejected || n.restarts.Load() != 2 || n.installed() {
 			t.Errorf("%d restarts, %+v", n.restarts.Load(), r)
+		}
+	})
+}
+
+// The Stop of a rejected configuration is written as soon as that is possible, also by a later agent. A
+// Stop that the administrator has removed is not written again.
+func TestRejectedWhileNoStopCanBeWritten(t *testing.T) {
+	for name, disturb := range map[string]func(*simulated){
+		"the API server is away": func(n *simulated) {
+			back := time.Now().Add(45 * time.Second)
+			n.failing = func(*http.Request) error {
+				if n.restarts.Load() == 2 && time.Now().Before(back) { // the second restart is that of the roll-back
+					return errors.New("the request is lost")
+				}
+				return nil
+			}
+			n.fleet.start(n.name)
+		},
+		"the Lease cannot be written": func(n *simulated) {
+			back := time.Now().Add(90 * time.Second)
+			n.failing = func(r *http.Request) error {
+				if n.restarts.Load() == 2 && r.Method != http.MethodGet && strings.Contains(r.URL.Path, "/leases") && time.Now().Before(back) {
+					return errors.New("the request is lost")
+				}
+				return nil
+			}
+			n.fleet.start(n.name)
+		},
+		"the agent ends": func(n *simulated) {
+			n.fleet.start(n.name)
+			time.Sleep(time.Second)
+			n.halt()
+			time.Sleep(10 * time.Second)
+			n.fleet.start(n.name)
+		},
+		"the agent ends right after it": func(n *simulated) {
+			n.failing = func(r *http.Request) error {
+				if n.restarts.Load() == 2 && r.Method != http.MethodGet && strings.Contains(r.URL.Path, "/leases") {
+					n.end()
+				}
+				return nil
+			}
+			n.fleet.start(n.name)
+		},
+		"the agent is replaced": func(n *simulated) {
+			n.fleet.start(n.name)
+			time.Sleep(time.Second)
+			n.halt()
+			n.fleet.start(n.name)
+		},
+	} {
+		for kind, tainted := range map[string]bool{"in its turn": false, "without a turn": true} {
+			t.Run(name+", "+kind, func(t *testing.T) {
+				in(t, 0, func(t *testing.T, f *fleet) {
+					first, others := f.add("first", tainted), []*simulated{f.add("other-0", tainted), f.add("other-1", tainted)}
+					for _, n := range f.nodes {
+						n.breaks.Store(true)
+					}
+					first.outlives = true
+					disturb(first)
+					time.Sleep(3 * time.Minute)
+					f.start("other-0 other-1")
+					time.Sleep(8 * time.Minute)
+					if s := f.stopped(); s == nil || s.Node != first.name || f.holder() != "" {
+						t.Errorf("stopped: %v, the turn is that of %q", s, f.holder())
+					}
+					for _, n := range others {
+						if r := n.record(); r.State != Waiting || n.restarts.Load() != 0 {
+							t.Errorf("%s: %d restarts, %+v", n.name, n.restarts.Load(), r)
+						}
+						n.breaks.Store(false)
+					}
+
+					f.api.Merge("leases", namespace, progress.LeaseName, kubetest.Object{"metadata": kubetest.Object{"annotations": kubetest.Object{progress.StopKey: nil}}})
+					first.halt()
+					f.start(first.name)
+					time.Sleep(10 * time.Minute)
+					if r := first.record(); f.count(Ready) != 2 || f.stopped() != nil || r.State != Rejected || first.restarts.Load() != 2 {
+						t.Errorf("%d are ready, stopped: %v, %d restarts, %+v", f.count(Ready), f.stopped(), first.restarts.Load(), r)
+					}
+				})
+			})
+		}
+	}
+}
+
+// The Stop that could not be written is not that of the next configuration.
+func TestRejectedBeforeAChange(t *testing.T) {
+	in(t, 2, func(t *testing.T, f *fleet) {
+		f.hosts.Store("# old")
+		first := f.nodes["node-00"]
+		first.breaks.Store(true)
+		first.outlives = true
+		f.start(first.name)
+		time.Sleep(time.Second)
+		first.halt()
+		time.Sleep(10 * time.Second)
+		f.hosts.Store("# new")
+		f.start()
+		time.Sleep(10 * time.Minute)
+		if r := first.record(); f.count(Ready) != 1 || f.stopped() != nil || r.State != Rejected || first.restarts.Load() != 2 {
+			t.Errorf("%d are ready, stopped: %v, %d restarts, %+v", f.count(Ready), f.stopped(), first.restarts.Load(), r)
 		}
 	})
 }

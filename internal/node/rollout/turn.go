@@ -227,14 +227,16 @@ func (t *turn) hold(ctx context.Context) (bool, error) {
 // end passes the turn to other nodes, and publishes whether they may get the same change. worked is
 // the revision with which this node is Ready. If that fails, the turn expires and the next node judges
 // this one.
-func (t *turn) end(ctx context.Context, failure *Stop, worked string) {
+func (t *turn) end(ctx context.Context, failure *Stop, worked string) (isPublished bool) {
 	t.leave()
 	// The end is published even when the Agent is stopped.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), requestTimeout)
 	defer cancel()
-	if err := t.publish(ctx, failure, worked); err != nil {
+	err := t.publish(ctx, failure, worked)
+	if err != nil {
 		t.log.Warn("cannot say that the turn of this node has ended", "error", err)
 	}
+	return err == nil
 }
 
 func (t *turn) publish(ctx context.Context, failure *Stop, worked string) error {

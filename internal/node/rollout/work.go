@@ -107,9 +107,12 @@ func (w *work) change(ctx context.Context, do func(context.Context) error, state
 	switch {
 	case err == nil:
 		return false, nil
+	case errors.Is(err, nodeinstall.ErrBusy) && w.hasBegun(state):
+		w.next = turnInterval
+		return true, w.report(ctx, state, err.Error()) // its result is not known yet
 	case errors.Is(err, nodeinstall.ErrBusy):
 		return true, w.wait(ctx, err.Error())
-	case errors.Is(err, nodeinstall.ErrRejected) && w.gate.restarted:
+	case errors.Is(err, nodeinstall.ErrRejected) && w.hasBegun(state):
 		return true, w.stop(ctx, Rejected, err)
 	case errors.Is(err, nodeinstall.ErrRejected):
 		w.next = driftInterval
@@ -122,6 +125,12 @@ func (w *work) change(ctx context.Context, do func(context.Context) error, state
 		return true, w.stop(ctx, Failed, err)
 	}
 	return true, w.fail(ctx, err)
+}
+
+// hasBegun reports whether this change was begun, and no Record has its result. It may have been begun by an earlier
+// pass, after which the program was stopped or did not reach the API server.
+func (w *work) hasBegun(state State) bool {
+	return w.gate.restarted || w.before.State == state && w.before.Revision == w.now.Revision
 }
 
 // restart runs a change in the node's turn. It writes the Record before any change, so that
@@ -268,8 +277,12 @@ func (w *work) stop(ctx context.Context, state State, err error) error {
 	if ctx.Err() != nil {
 		return err // this program is being stopped; the next one continues
 	}
+	ctx = context.WithoutCancel(ctx) // without the Record, the next program would write a removed Stop again
 	// The policy refuses a long text, and no other node would know of the failure.
-	w.turn.end(ctx, &Stop{Node: w.node.Name, UID: string(w.node.UID), Revision: w.now.Revision, Reason: term.Shorten(err.Error(), progress.MaxReason)}, "")
+	isPublished := w.turn.end(ctx, &Stop{Node: w.node.Name, UID: string(w.node.UID), Revision: w.now.Revision, Reason: term.Shorten(err.Error(), progress.MaxReason)}, "")
+	if !isPublished && state == Rejected {
+		state = Installing // it is not tried again: the next pass has to write the Stop
+	}
 	w.next = retryInterval
 	return w.report(ctx, state, err.Error())
 }
