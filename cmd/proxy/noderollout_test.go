@@ -35,9 +35,18 @@ type spegelNode struct {
 	hosts   string
 	repairs atomic.Int32
 	fights  atomic.Bool // the next repair is undone before it ends
+	empty   atomic.Bool // nothing is installed yet
+	applied chan struct{}
 }
 
-func (n *spegelNode) Files() []string { return []string{n.hosts} }
+func (n *spegelNode) Files() []string {
+	if n.empty.Load() {
+		return nil
+	}
+	return []string{n.hosts}
+}
+
+func (n *spegelNode) Applied() <-chan struct{} { return n.applied }
 
 func (n *spegelNode) Repair(context.Context) error {
 	n.repairs.Add(1)
@@ -87,6 +96,39 @@ func TestFilesOfTheNodeArePutBackAtOnce(t *testing.T) {
 	}
 	testkit.Write(t, dir, "pullpass.yaml", "b")
 	<-changed
+}
+
+// The files of a node's first installation are watched as soon as they are there, and no pass begins for that.
+func TestFilesOfTheFirstInstallation(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	n := &spegelNode{hosts: filepath.Join(dir, "certs.d", "ghcr.io", "hosts.toml"), applied: make(chan struct{}, 1)}
+	n.empty.Store(true)
+	config := filepath.Join(t.TempDir(), "pullpass.yaml")
+	testkit.Put(t, config, "a")
+	ctx, stop := context.WithCancel(t.Context())
+	changed, ended := make(chan struct{}, 1), make(chan struct{})
+	go func() {
+		defer close(ended)
+		watchNode(ctx, testkit.QuietLogger(), []string{config}, changed, n)
+	}()
+	defer func() { stop(); <-ended }()
+	<-changed
+	start := time.Now()
+	n.empty.Store(false)
+	n.applied <- struct{}{}
+	isThere := func() bool { text, err := os.ReadFile(n.hosts); return err == nil && string(text) == "ours" }
+	testkit.Eventually(t, "the file is there", isThere)
+	testkit.Must(t, os.Remove(n.hosts))
+	testkit.Eventually(t, "the file is back", isThere)
+	if took := time.Since(start); took > 50*time.Second {
+		t.Errorf("it took %v: a poll has seen it", took)
+	}
+	select {
+	case <-changed:
+		t.Error("a pass begins")
+	default:
+	}
 }
 
 // runningNode is a node of kubeadm with "node-install run" on it.

@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"crypto/sha256"
 	"fmt"
 	"io"
 	"log/slog"
@@ -103,7 +104,8 @@ func (o *nodeRunOptions) run(ctx context.Context, stderr io.Writer) error {
 
 // keptNode is a node whose files others may change.
 type keptNode interface {
-	Files() []string // as this process sees them
+	Files() []string          // as this process sees them
+	Applied() <-chan struct{} // they may be others now
 	// Repair restores them. It is called again after an error.
 	Repair(ctx context.Context) error
 }
@@ -112,7 +114,12 @@ type keptNode interface {
 // as soon as they change: containerd reads hosts.toml at the next pull, so the drift
 // interval is too long.
 func watchNode(ctx context.Context, logger *slog.Logger, wanted []string, changed chan<- struct{}, node keptNode) {
+	var seen [sha256.Size]byte
 	config := filewatch.Group{Name: "config", Paths: wanted, Reload: func() error {
+		before := seen
+		if seen = filewatch.Digest(wanted); seen == before {
+			return nil // other files were applied
+		}
 		select {
 		case changed <- struct{}{}:
 		default: // one is on its way
@@ -121,7 +128,7 @@ func watchNode(ctx context.Context, logger *slog.Logger, wanted []string, change
 	}}
 	filewatch.Watch(ctx, logger, func() []filewatch.Group {
 		return []filewatch.Group{config, {Name: "files of the node", Paths: node.Files(), Restores: true, Reload: func() error { return node.Repair(ctx) }}}
-	}, nil, func(string, error) {})
+	}, node.Applied(), func(string, error) {})
 }
 
 // files are the sources of the desired state.

@@ -74,6 +74,7 @@ type Agent struct {
 	keeper    *keeper
 	unlock    func() error  // of agentLock; nil: it is not taken
 	fought    chan struct{} // a message begins a pass
+	applied   chan struct{} // a message says that Files may have changed
 
 	mu     sync.Mutex
 	events record.EventRecorder // while it runs
@@ -92,7 +93,7 @@ func New(c Config) (*Agent, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := &Agent{config: c, cluster: cluster{client: core, namespace: c.Namespace}, sink: controller.EventSink{Client: events}, fought: make(chan struct{}, 1)}
+	a := &Agent{config: c, cluster: cluster{client: core, namespace: c.Namespace}, sink: controller.EventSink{Client: events}, fought: make(chan struct{}, 1), applied: make(chan struct{}, 1)}
 	a.keeper = &keeper{installer: nodeinstall.New(nodeinstall.Config{Tree: c.Tree, Profile: c.Profile})}
 	a.turn = &turn{
 		lease:   controller.Lease{Client: leases, Namespace: c.Namespace, Name: progress.LeaseName, Duration: turnDuration, Now: time.Now},

@@ -101,6 +101,9 @@ func pathsOf(changes []nodeinstall.Change) string {
 // Files returns the paths of the files that Repair restores, as this process sees them.
 func (a *Agent) Files() []string { return a.keeper.installer.Repairable() }
 
+// Applied has a message when an installation may have changed what Files returns.
+func (a *Agent) Applied() <-chan struct{} { return a.applied }
+
 // Repair restores the node's files that others have changed. The caller calls it after a change of
 // one of them, never concurrently. It returns when the next repair may follow.
 func (a *Agent) Repair(ctx context.Context) error {

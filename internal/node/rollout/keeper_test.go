@@ -32,6 +32,10 @@ func TestRepairAtOnce(t *testing.T) {
 		if n.record().State != Ready {
 			t.Fatalf("%+v", n.record())
 		}
+		if len(n.agent.Applied()) != 1 {
+			t.Error("it does not say that files were installed")
+		}
+		<-n.agent.Applied()
 		f.api.Refuse(true)
 		if isBack, took := n.spoil(); !isBack || took > 0 {
 			t.Errorf("put back: %v, after %v", isBack, took)
@@ -51,8 +55,9 @@ func TestRepairAtOnce(t *testing.T) {
 		if want := "Node node-00 NodeInstallRepaired: another program changed " + pluginFile + ", which was put back"; !isBack || !slices.Contains(f.events(), want) {
 			t.Errorf("%v, %q", isBack, f.events())
 		}
-		if n.record().State != Ready || len(f.restarted()) != 1 {
-			t.Errorf("%+v, restarts %q", n.record(), f.restarted())
+		time.Sleep(2 * driftInterval)
+		if n.record().State != Ready || len(f.restarted()) != 1 || len(n.agent.Applied()) > 0 {
+			t.Errorf("%+v, restarts %q, files were installed: %d", n.record(), f.restarted(), len(n.agent.Applied()))
 		}
 	})
 }

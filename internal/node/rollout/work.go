@@ -50,6 +50,12 @@ func (w *work) do(ctx context.Context) error {
 		if plan != nil {
 			w.now.Profile, w.now.Digest = plan.Profile, plan.Digest
 		}
+		if err == nil && len(plan.Changes) > 0 {
+			select {
+			case w.applied <- struct{}{}:
+			default: // one is on its way
+			}
+		}
 		return err
 	}
 	present := w.keeper.begin(&desired)
