@@ -40,8 +40,8 @@ a tag, a digest, a CI run or a pod. The commands that revoke their tokens follow
 
 The gateway notes the digest of each manifest, so a tag that moved and an image with
 several tags are told apart. The token endpoint sees only which repository a token
-opens: a pull there has no digest, and may be of each push before it or within the
-hour after it.
+opens: a pull there has no digest, and may be of each push to the same service before
+it or within the hour after it.
 
 The log is read twice, so it cannot be standard input. --revoke revokes the tokens of
 all listed callers at once; with --dry-run, it only lists them.`,
@@ -51,6 +51,9 @@ all listed callers at once; with --dry-run, it only lists them.`,
   pullpass trace --run github/9876543210 --audit-file audit.log --config pullpass.yaml --revoke --dry-run --reason "taken over"`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if o.query.Service == "" && cmd.Flags().Changed("service") { // a variable that is not set must not widen --revoke
+				return errors.New("--service is empty; leave it out to trace all services")
+			}
 			return o.run(cmd.Context(), args, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
@@ -58,6 +61,7 @@ all listed callers at once; with --dry-run, it only lists them.`,
 	flags.StringArrayVar(&o.files, "audit-file", nil, "audit log, repeatable (required)")
 	flags.StringVar(&o.query.Run, "run", "", "start from the pushes of a CI run: IDENTITY/ID, as for pullpass revoke")
 	flags.StringVar(&o.query.Pod, "pod", "", "start from the pulls of a pod: CLUSTER/NAMESPACE/NAME or UID")
+	flags.StringVar(&o.query.Service, "service", "", "only the pushes and pulls of this registry (default: all)")
 	flags.BoolVar(&o.revokes, "revoke", false, "revoke the tokens of all listed callers")
 	flags.BoolVar(&o.dryRun, "dry-run", false, "with --revoke: revoke nothing")
 	flags.StringVar(&o.configFile, "config", "", "configuration file, for --revoke and its commands")
@@ -93,7 +97,7 @@ func (o *traceOptions) run(ctx context.Context, args []string, stdout, stderr io
 		err = writeTrace(stdout, found, commands)
 	}
 	if found.Inexact > 0 {
-		fmt.Fprintf(stderr, "warning: %d of them have no digest: those of the token endpoint are related by repository and time, those of the gateway to nothing; trace their tags, too\n", found.Inexact)
+		fmt.Fprintf(stderr, "warning: %d of them have no digest: those of the token endpoint are related by service, repository and time, those of the gateway to nothing; trace their tags, too\n", found.Inexact)
 	}
 	if found.Unknown > 0 {
 		fmt.Fprintf(stderr, "warning: %d of the pushes, marked with ?, have an unknown outcome: the upstream may have stored them\n", found.Unknown)
@@ -120,7 +124,9 @@ func (o *traceOptions) check(args []string) (err error) {
 	case len(args) == 1 && (o.query.Run != "" || o.query.Pod != ""):
 		return errors.New("write a repository, --run or --pod, but not two of them")
 	case len(args) == 1:
+		service := o.query.Service
 		o.query, err = audit.ParseReference(args[0])
+		o.query.Service = service
 		o.what = args[0]
 	case o.query.Run != "":
 		o.what = "run " + o.query.Run

@@ -43,7 +43,7 @@ func TestTraceOfUnknownOutcomes(t *testing.T) {
 	log := testkit.TempFile(t, "audit.log", `{"time":"2026-03-01T09:00:01Z","id":"A","result":"granted","status":499,"reason":"request_canceled","message":"the client did not take the whole answer",`+
 		`"identity":{"name":"github","run":"801"},"service":"g","gateway":{"method":"PUT","repository":"a","kind":"manifest","reference":"v1","digest":"`+digest+`","received":2},"latency":0.001}`+"\n")
 	for output, want := range map[string][]string{
-		"table": {"github  801  a           " + digest + " ?  v1", "--run github/801"},
+		"table": {"github  801  g        a           " + digest + " ?  v1", "--run github/801"},
 		"json":  {`"outcomeUnknown":true`, `--run github/801`},
 	} {
 		var stdout, stderr bytes.Buffer

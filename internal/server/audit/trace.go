@@ -26,7 +26,7 @@ type Trace struct {
 	Pushes []Push `json:"pushes"` // by time, as Pulls
 	Pulls  []Pull `json:"pulls"`
 	// Inexact counts the entries without a digest. The token endpoint sees only that a repository was
-	// opened: its entries are related by repository and time. Those of the gateway, where an upstream
+	// opened: its entries are related by service, repository and time. Those of the gateway, where an upstream
 	// named no digest, are related to none.
 	Inexact int `json:"-"`
 	// Unknown counts the pushes whose outcome is unknown.
@@ -38,6 +38,7 @@ type Push struct {
 	Time       time.Time `json:"time"`
 	Identity   string    `json:"identity"`      // identities[].name, or CLUSTER/NAMESPACE/NAME of a ServiceAccount
 	Run        string    `json:"run,omitempty"` // the id of the CI run
+	Service    string    `json:"service"`       // registries[].service
 	Repository string    `json:"repository"`
 	Digest     string    `json:"digest,omitempty"`
 	Tags       []string  `json:"tags,omitempty"`
@@ -57,6 +58,7 @@ type Pull struct {
 	Node           string    `json:"node,omitempty"`
 	Identity       string    `json:"identity,omitempty"` // identities[].name of a caller that is not a ServiceAccount
 	Run            string    `json:"run,omitempty"`
+	Service        string    `json:"service"`
 	Repository     string    `json:"repository"`
 	Digest         string    `json:"digest,omitempty"`
 
@@ -71,6 +73,7 @@ type TraceQuery struct {
 	Repository, Tag, Digest string
 	Run                     string // IDENTITY/ID
 	Pod                     string // CLUSTER/NAMESPACE/NAME or a UID
+	Service                 string // if set, only the pushes and pulls there
 }
 
 // ParseReference reads REPOSITORY[:TAG][@DIGEST]. Beside a digest, the tag does not count.
@@ -102,8 +105,17 @@ type move struct {
 	isUnknown  bool // whether the push was done
 }
 
+// place is where a move without a digest is related to others: another registry may have a repository of
+// the same name.
+type place struct{ service, repository string }
+
+func (m *move) place() place { return place{m.event.Service, m.repository} }
+
 // moves returns the pushes and pulls of an event. A token with both rights is a push and a pull.
-func moves(e *exchange.Event) (all []move) {
+func (q *TraceQuery) moves(e *exchange.Event) (all []move) {
+	if q.Service != "" && e.Service != q.Service {
+		return nil
+	}
 	if g := e.Gateway; g != nil {
 		isDone, isUnknown := outcome(e)
 		if !isDone && !isUnknown {
@@ -157,9 +169,8 @@ type tracer struct {
 	isNamed  func(*move) bool // the query names the move
 	gateways map[string]bool  // services of the gateway, whose tokens open only the gateway
 	digests  map[string]bool  // of the moves that the query names
-	// Of the moves without a digest that the query names, by repository: the time of the first push, or
-	// of the last pull.
-	limits map[string]time.Time
+	// Of the moves without a digest that the query names: the time of the first push, or of the last pull.
+	limits map[place]time.Time
 }
 
 // NewTrace relates the pushes and pulls of a log. It reads the log twice: each time, events calls
@@ -169,13 +180,13 @@ func NewTrace(q TraceQuery, events func(one func(*exchange.Event) error) error) 
 	if err != nil {
 		return nil, err
 	}
-	t := tracer{query: q, isNamed: isNamed, gateways: map[string]bool{}, digests: map[string]bool{}, limits: map[string]time.Time{}}
+	t := tracer{query: q, isNamed: isNamed, gateways: map[string]bool{}, digests: map[string]bool{}, limits: map[place]time.Time{}}
 	var undigested []move
 	err = events(func(e *exchange.Event) error {
 		if e.Gateway != nil {
 			t.gateways[e.Service] = true
 		}
-		for _, m := range moves(e) {
+		for _, m := range q.moves(e) {
 			switch {
 			case !t.isNamed(&m):
 			case m.digest != "":
@@ -193,7 +204,7 @@ func NewTrace(q TraceQuery, events func(one func(*exchange.Event) error) error) 
 	found := &Trace{Pushes: []Push{}, Pulls: []Pull{}}
 	seen := map[string]bool{}
 	err = events(func(e *exchange.Event) error {
-		for _, m := range moves(e) {
+		for _, m := range q.moves(e) {
 			if !t.has(&m) {
 				continue
 			}
@@ -227,9 +238,9 @@ func TraceFiles(ctx context.Context, q TraceQuery, files []string, stderr io.Wri
 func (t *tracer) limit(named []move) {
 	for _, m := range named {
 		at := m.event.Time
-		limit, ok := t.limits[m.repository]
+		limit, ok := t.limits[m.place()]
 		if !t.gateways[m.event.Service] && (!ok || m.isPush && at.Before(limit) || !m.isPush && at.After(limit)) {
-			t.limits[m.repository] = at
+			t.limits[m.place()] = at
 		}
 	}
 }
@@ -253,7 +264,7 @@ func (t *tracer) has(m *move) bool {
 		return true
 	}
 	// The token of a pull may be older than the push.
-	limit, ok := t.limits[m.repository]
+	limit, ok := t.limits[m.place()]
 	if m.isPush {
 		return !m.event.Time.After(limit.Add(signing.MaxLifetime))
 	}
@@ -314,7 +325,7 @@ func (t *Trace) add(m *move) {
 		identity, run, from.project = i.Name, i.Run, i.Project
 	}
 	if !m.isPush {
-		t.Pulls = append(t.Pulls, Pull{e.Time, e.Cluster, e.Namespace, account, pod, node, identity, run, m.repository, m.digest, from})
+		t.Pulls = append(t.Pulls, Pull{e.Time, e.Cluster, e.Namespace, account, pod, node, identity, run, e.Service, m.repository, m.digest, from})
 		return
 	}
 	if account != "" {
@@ -323,7 +334,7 @@ func (t *Trace) add(m *move) {
 	if m.isUnknown {
 		t.Unknown++
 	}
-	t.Pushes = append(t.Pushes, Push{e.Time, identity, run, m.repository, m.digest, m.tags, m.isUnknown, from})
+	t.Pushes = append(t.Pushes, Push{e.Time, identity, run, e.Service, m.repository, m.digest, m.tags, m.isUnknown, from})
 }
 
 // Write writes a table of the pushes and one of the pulls.
@@ -335,22 +346,22 @@ func (t *Trace) Write(out io.Writer) error {
 		}
 		fmt.Fprintln(w, strings.Join(cells, "\t"))
 	}
-	row("PUSHED", "BY", "RUN", "REPOSITORY", "DIGEST", "TAGS")
+	row("PUSHED", "BY", "RUN", "SERVICE", "REPOSITORY", "DIGEST", "TAGS")
 	for _, p := range t.Pushes {
 		doubt := ""
 		if p.OutcomeUnknown {
 			doubt = "?"
 		}
-		row(p.Time.UTC().Format(time.RFC3339), term.Words(p.Identity), term.Words(p.Run), term.Words(p.Repository), term.Words(p.Digest, doubt), term.Words(p.Tags...))
+		row(p.Time.UTC().Format(time.RFC3339), term.Words(p.Identity), term.Words(p.Run), term.Words(p.Service), term.Words(p.Repository), term.Words(p.Digest, doubt), term.Words(p.Tags...))
 	}
 	fmt.Fprintln(w)
-	row("PULLED", "BY", "POD", "NODE", "REPOSITORY", "DIGEST")
+	row("PULLED", "BY", "POD", "NODE", "SERVICE", "REPOSITORY", "DIGEST")
 	for _, p := range t.Pulls {
 		by := term.Words(p.Identity, p.Run)
 		if p.ServiceAccount != "" {
 			by = term.Words(names.Object{Cluster: p.Cluster, Namespace: p.Namespace, Name: p.ServiceAccount}.String())
 		}
-		row(p.Time.UTC().Format(time.RFC3339), by, term.Words(p.Pod), term.Words(p.Node), term.Words(p.Repository), term.Words(p.Digest))
+		row(p.Time.UTC().Format(time.RFC3339), by, term.Words(p.Pod), term.Words(p.Node), term.Words(p.Service), term.Words(p.Repository), term.Words(p.Digest))
 	}
 	return w.Flush()
 }

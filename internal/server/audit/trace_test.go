@@ -281,6 +281,37 @@ func TestTraceWithoutDigests(t *testing.T) {
 	}
 }
 
+// Two registries may have repositories of the same name. Without a digest, the pulls of one are not those of
+// the other. The same digest is the same image everywhere.
+func TestTraceOfServices(t *testing.T) {
+	t.Parallel()
+	h := &history{}
+	sum := sumOf("x")
+	h.add(opened(job("1"), "registry", "repository:a:push"))
+	h.add(opened(job("2"), "other", "repository:a:push"))
+	h.add(opened(pod("web"), "registry", "repository:a:pull"))
+	h.add(opened(pod("unrelated"), "other", "repository:a:pull"))
+	h.add(manifest(job("3"), http.MethodPut, "up/a", "v1", sum, "push"))
+	elsewhere := manifest(pod("elsewhere"), http.MethodGet, "up/a", "v1", sum, "pull")
+	elsewhere.Service = "second-gateway"
+	h.add(elsewhere)
+	for name, test := range map[string]struct {
+		query          TraceQuery
+		pushed, pulled []string
+	}{
+		"run":                 {TraceQuery{Run: "github/1"}, []string{"1 a "}, []string{"web a "}},
+		"pod":                 {TraceQuery{Pod: "uid-unrelated"}, []string{"2 a "}, []string{"unrelated a "}},
+		"repository":          {TraceQuery{Repository: "a"}, []string{"1 a ", "2 a "}, []string{"web a ", "unrelated a "}},
+		"repository, service": {TraceQuery{Repository: "a", Service: "other"}, []string{"2 a "}, []string{"unrelated a "}},
+		"digest":              {TraceQuery{Run: "github/3"}, []string{"3 up/a " + sum + " v1"}, []string{"elsewhere up/a " + sum}},
+		"digest, service":     {TraceQuery{Run: "github/3", Service: "gateway"}, []string{"3 up/a " + sum + " v1"}, nil},
+	} {
+		found := trace(t, h, test.query)
+		expect(t, "pushes of "+name, pushers(found), test.pushed)
+		expect(t, "pulls of "+name, pullers(found), test.pulled)
+	}
+}
+
 // A push whose outcome is unknown is in a trace: the upstream may have stored the manifest.
 func TestTraceOfUnknownOutcomes(t *testing.T) {
 	t.Parallel()

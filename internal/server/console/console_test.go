@@ -217,8 +217,13 @@ func TestImageIsTraced(t *testing.T) {
 	pushed.Gateway = &exchange.GatewayRequest{Method: "PUT", Kind: "manifest", Repository: "ghcr.io/acme/app", Reference: "v1", Digest: sum}
 	pulled.Gateway = &exchange.GatewayRequest{Method: "GET", Kind: "manifest", Repository: "ghcr.io/acme/app", Reference: "v1", Digest: sum}
 	other.Gateway = &exchange.GatewayRequest{Method: "GET", Kind: "blob", Repository: "ghcr.io/acme/app", Reference: sum}
-	note(pushed, pulled, other)
-	if body := get(h, "/console/line?id=pulled").Body.String(); !strings.Contains(body, "github  1001  ghcr.io/acme/app  "+sum+"  v1") || !strings.Contains(body, "prod-eu/team-a/web  web-1  n1    ghcr.io/acme/app  "+sum) {
+	elsewhere := event("elsewhere", noon.Add(3*time.Second)) // a repository of the same name
+	elsewhere.Service, elsewhere.Granted, elsewhere.Pod.Name = "other.example.com", []string{"repository:ghcr.io/acme/app:pull"}, "elsewhere-0"
+	note(pushed, pulled, other, elsewhere)
+	if body := get(h, "/console/line?id=pulled").Body.String(); strings.Contains(body, "elsewhere-0") {
+		t.Error(body)
+	}
+	if body := get(h, "/console/line?id=pulled").Body.String(); !strings.Contains(body, "github  1001  registry.example.com  ghcr.io/acme/app  "+sum+"  v1") || !strings.Contains(body, "prod-eu/team-a/web  web-1  n1    registry.example.com  ghcr.io/acme/app  "+sum) {
 		t.Error(body)
 	}
 	if body := get(h, "/console/line?id=other").Body.String(); strings.Contains(body, "Who pushed") {

@@ -301,7 +301,7 @@ func (h *Handler) trace(event *exchange.Event) (string, error) {
 		return "", nil
 	}
 	events := h.Log.newest(&query{})
-	found, err := audit.NewTrace(audit.TraceQuery{Repository: event.Gateway.Repository, Digest: event.Gateway.Digest}, func(one func(*exchange.Event) error) error {
+	found, err := audit.NewTrace(audit.TraceQuery{Repository: event.Gateway.Repository, Digest: event.Gateway.Digest, Service: event.Service}, func(one func(*exchange.Event) error) error {
 		for _, e := range events {
 			if err := one(e); err != nil {
 				return err
