@@ -93,6 +93,8 @@ func (s *site) testRefused(t *testing.T, web, plain, other cluster.Object) {
 	if status, body := s.As(t, token, http.MethodPost, secrets, secret(web)); status != http.StatusCreated {
 		t.Fatalf("the controller cannot make its Secret: %d %s", status, body)
 	}
+	// Others may change the reference to the owner. The controller must still see and restore the Secret.
+	s.Patch(t, secrets+"/"+prefix+"web", cluster.Object{"metadata": cluster.Object{"ownerReferences": []cluster.Object{{"apiVersion": "v1", "kind": "ServiceAccount", "name": "web", "uid": web.UID(), "controller": true, "blockOwnerDeletion": true}}}})
 	made := s.Get(t, secrets+"/"+prefix+"web")
 	request := func(account, secretName, uid string, changes ...func(spec cluster.Object)) cluster.Object {
 		spec := cluster.Object{"audiences": []string{audience}, "expirationSeconds": 3600,
