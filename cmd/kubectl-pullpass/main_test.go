@@ -274,6 +274,8 @@ func TestWhyOfGrantedPod(t *testing.T) {
 		code, _, _ := r.kubectl(t, "why", "web-0", "-n", "team-a")
 		return code == 0
 	})
+	r.Fail("list events", forbidden)
+	r.expect(t, 0, "why web-0 -n team-a", "not known    events: ")
 }
 
 // Each part that the user may not read is named, with the command that checks the right.
@@ -291,8 +293,8 @@ func TestWhyNamesMissingRights(t *testing.T) {
 			r := newRig(t)
 			r.Fail(request, forbidden)
 			code := 1
-			if request == "list events" {
-				code = 0
+			if request == "list events" { // and there is no decision: nothing is known
+				code = 2
 			}
 			out := r.expect(t, code, "why web-0 -n team-a", "pod          team-a/web-0", want)
 			if request == "list events" && strings.Contains(out, "no event of Pullpass") {

@@ -18,7 +18,7 @@ ServiceAccount, and the RepositoryAccess objects that name the ServiceAccount. W
 right to create pods/portforward in the namespace of Pullpass, and with its console on,
 also each step of the decision, then and now.
 
-Exit code 1 if the pod is refused.`,
+Exit code 1 if the pod is refused, 2 if neither the events nor the decision can be read.`,
 		Example: `  kubectl pullpass why web-0 -n team-a
   kubectl pullpass why web-0 -n team-a -o json`,
 		Args: cobra.ExactArgs(1),
@@ -40,10 +40,15 @@ Exit code 1 if the pod is refused.`,
 			} else {
 				err = reasons.Write(cmd.OutOrStdout(), time.Now())
 			}
-			if err == nil && reasons.Refused() {
-				err = errRefused
+			switch {
+			case err != nil:
+				return err
+			case reasons.Refused():
+				return errRefused
+			case !reasons.Answered():
+				return errReported
 			}
-			return err
+			return nil
 		},
 	}
 	outputFlag(command, &output)

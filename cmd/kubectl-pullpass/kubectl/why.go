@@ -138,6 +138,12 @@ func (r *Reasons) Refused() bool {
 	return len(r.Refusals) > 0
 }
 
+// Answered reports whether it is known that the pod is, or is not, refused.
+func (r *Reasons) Answered() bool {
+	_, err := Granted(r.Explanation)
+	return err == nil || !r.lacks("events")
+}
+
 // ErrNoDecision is for a request that Pullpass cannot decide now, because a dependency is down.
 var ErrNoDecision = errors.New("Pullpass cannot decide now") //nolint:staticcheck // a name
 
