@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -19,6 +20,7 @@ import (
 	"github.com/pullpass/pullpass/internal/base/file"
 	"github.com/pullpass/pullpass/internal/base/strictyaml"
 	"github.com/pullpass/pullpass/internal/cluster/clients"
+	"github.com/pullpass/pullpass/internal/cluster/pages"
 )
 
 // userAgent is the name of the proxy in logs of API servers.
@@ -197,4 +199,12 @@ func newClients(config *rest.Config) (apiClients, error) {
 	c.getCore, faults[4] = gets.Typed(corev1.SchemeGroupVersion, runtime.ContentTypeProtobuf, &corev1.Node{}, &corev1.Pod{})
 	c.reviews, faults[5] = reviews.Typed(authenticationv1.SchemeGroupVersion, runtime.ContentTypeJSON, &authenticationv1.TokenReview{})
 	return c, errors.Join(faults[:]...)
+}
+
+// ready returns nil if the API server has loaded what it needs for its answers, such as RBAC and
+// the CustomResourceDefinitions.
+func (c *apiClients) ready(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(pages.Bound(ctx, maxGetBytes), maxGetTime)
+	defer cancel()
+	return c.nodes.Get().AbsPath("/readyz").Do(ctx).Error()
 }

@@ -88,7 +88,7 @@ func (c *Cluster) newPolicyObjects(wanted PolicyObjects) *policyObjects {
 		policies := c.newPolicyResource(policiesResource, policy.Kind, wanted.Status, 0, func(_, name string, spec any) policySpec {
 			return policySpec{policy: policy.ParseObject(name, spec)}
 		})
-		policies.changed, policies.denies = o.compile, true
+		policies.changed, policies.denies, policies.ready = o.compile, true, c.clients.ready
 		o.watched = append(o.watched, policies)
 	}
 	if wanted.Requests {

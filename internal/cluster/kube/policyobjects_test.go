@@ -298,6 +298,69 @@ func TestDenialsBeforeTheyAreListed(t *testing.T) {
 	})
 }
 
+// An API server that has just begun refuses every request until it has loaded RBAC, and knows no
+// CRDs until it has loaded those. That says nothing about denials. Its /readyz says whether it has
+// loaded them.
+func TestDenialsWhileTheAPIServerBegins(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
+		const unlisted, alone, denied = "error: cluster one: accesspolicies are not listed yet", "[file]", "denied by p/d"
+		forbidden, missing := kubetest.Status(http.StatusForbidden, "Forbidden", "no"), kubetest.Status(http.StatusNotFound, "NotFound", "no such resource")
+		down := kubetest.Status(http.StatusInternalServerError, "InternalError", "down")
+		type phase struct {
+			list, readyz http.HandlerFunc // nil: succeeds
+			lasts        time.Duration
+			want         string // at the end
+		}
+		for name, phases := range map[string][]phase{
+			"then listed":                  {{forbidden, forbidden, 20 * time.Second, unlisted}, {nil, nil, 15 * time.Second, denied}},
+			"CRDs, then listed":            {{missing, down, 5 * time.Minute, unlisted}, {nil, nil, 15 * time.Second, denied}},
+			"then down":                    {{forbidden, forbidden, 20 * time.Second, unlisted}, {down, down, 5 * time.Minute, unlisted}, {nil, nil, 15 * time.Second, denied}},
+			"then down, except for readyz": {{forbidden, down, 20 * time.Second, unlisted}, {down, nil, 5 * time.Minute, unlisted}},
+			"in between":                   {{forbidden, forbidden, 20 * time.Second, unlisted}, {down, forbidden, 15 * time.Second, unlisted}, {forbidden, forbidden, 20 * time.Second, unlisted}},
+			"readyz is down in between":    {{forbidden, forbidden, 20 * time.Second, unlisted}, {forbidden, down, 15 * time.Second, unlisted}, {forbidden, forbidden, 20 * time.Second, unlisted}},
+			"then no right":                {{forbidden, forbidden, 20 * time.Second, unlisted}, {forbidden, nil, 15 * time.Second, alone}},
+			"no right to both":             {{forbidden, forbidden, 20 * time.Second, unlisted}, {forbidden, forbidden, time.Minute, alone}, {nil, forbidden, 15 * time.Second, denied}},
+			"readyz is not served":         {{missing, missing, 20 * time.Second, unlisted}, {missing, missing, time.Minute, alone}},
+			// A certain answer holds during an outage, as listed objects do.
+			"no right, then down": {{forbidden, nil, time.Second, alone}, {down, down, 5 * time.Minute, alone}, {nil, nil, 15 * time.Second, denied}},
+			"no CRDs, then down":  {{missing, nil, time.Second, alone}, {down, down, 5 * time.Minute, alone}},
+		} {
+			s := newAPIServer(team()...)
+			s.Put("accesspolicies", accessPolicy("p", "uid-p", "objects/**", "bare"))
+			c := newTestCluster(t, s, ClusterConfig{Objects: bothObjects})
+			for i, p := range phases {
+				s.Fail("list accesspolicies", p.list)
+				s.Fail("watch accesspolicies", p.list)
+				s.Fail("list readyz", p.readyz)
+				if i == 0 {
+					go c.Run(t.Context())
+				}
+				time.Sleep(p.lasts)
+				if got := gets(t, c, identity("one", "bare", "web", "uid-bare"), "public/x"); got != p.want {
+					t.Errorf("%s, phase %d: %s, want %s", name, i, got, p.want)
+				}
+			}
+		}
+	})
+}
+
+// The list that was refused is asked for again as soon as /readyz succeeds: it can have come just
+// before.
+func TestRefusalJustBeforeTheAPIServerIsReady(t *testing.T) {
+	testkit.Bubble(t, func(t *testing.T) {
+		s := newAPIServer(team()...)
+		s.Streams(false)
+		s.Put("accesspolicies", accessPolicy("p", "uid-p", "objects/**", "bare"))
+		s.Fail("list accesspolicies", kubetest.Status(http.StatusForbidden, "Forbidden", "no"))
+		s.Fail("list readyz", func(http.ResponseWriter, *http.Request) { s.Fail("list accesspolicies", nil) })
+		c := newTestCluster(t, s, ClusterConfig{Objects: bothObjects})
+		run(t, c)
+		if got := gets(t, c, identity("one", "bare", "web", "uid-bare"), "public/x"); got != "denied by p/d" {
+			t.Error(got)
+		}
+	})
+}
+
 // A watching Cluster does not list as well: deleted objects would count again.
 func TestWhoWatchesListsNothing(t *testing.T) {
 	testkit.Bubble(t, func(t *testing.T) {

@@ -36,6 +36,10 @@ const (
 	// deletionLeeway is how long after its deletionTimestamp the API server still accepts the tokens
 	// of an object that a finalizer keeps (DefaultLeeway in k8s.io/kubernetes/pkg/serviceaccount).
 	deletionLeeway = time.Minute
+	// refusalTime is how long an API server whose /readyz is closed to the proxy must refuse a list
+	// until it is believed. It has usually loaded RBAC within seconds, and a cluster without the CRDs
+	// serves nothing meanwhile.
+	refusalTime = 30 * time.Second
 )
 
 // resource holds the kept data of all objects of a resource. A reflector keeps it up to date. It is
@@ -71,6 +75,8 @@ type resource struct {
 	// only the API server's word that there are none, or that the proxy may not list them, lets the
 	// cluster serve.
 	denies bool
+	// ready asks whether the API server has loaded everything. It is nil unless denies.
+	ready func(context.Context) error
 
 	synced chan struct{} // closed when everything was listed once
 
@@ -82,7 +88,8 @@ type resource struct {
 	missing   fair.Queue[*claim] // within the budget again after their data was dropped
 	streaming bool               // the current list is a stream
 	failure   string             // of the latest list or watch; empty: none
-	lacking   bool               // the API server has said that it has no such resource, or none for the proxy
+	lacking   bool               // it is certain that the API server has no such resource, or none for the proxy
+	refused   time.Time          // since when it says so while its /readyz is closed to the proxy; zero: it does not
 	heard     time.Time          // of the last message of the API server about it
 
 	refill chan struct{} // holds one element when something is missing
@@ -186,8 +193,9 @@ func (r *resource) failed(ctx context.Context, verb string, err error) {
 	message := explain(err, verb, r.name).Error()
 	r.mu.Lock()
 	changed := r.failure != message
-	r.failure = message
-	r.lacking = r.lacking || apierrors.IsNotFound(err) || apierrors.IsForbidden(err)
+	if r.failure = message; !isLack(err) {
+		r.refused = time.Time{}
+	}
 	r.mu.Unlock()
 	if changed {
 		r.log.Warn("cannot "+verb+" objects; what was known last is used, and the rest is asked for one by one", "resource", r.name, "error", message)
@@ -270,6 +278,9 @@ func (l *lister) ListWithContext(ctx context.Context, _ metav1.ListOptions) (run
 	r.streaming = false
 	r.mu.Unlock()
 	list, err := r.list(ctx)
+	if status := r.status(); isLack(err) && r.denies && !status.Synced && !status.Optional {
+		list, err = r.doubt(ctx, err)
+	}
 	if err != nil {
 		r.failed(ctx, "list", err)
 		return nil, err
@@ -277,11 +288,43 @@ func (l *lister) ListWithContext(ctx context.Context, _ metav1.ListOptions) (run
 	return list, nil
 }
 
+// isLack reports whether the API server says that it has no such resource, or none for the proxy.
+func isLack(err error) bool { return apierrors.IsNotFound(err) || apierrors.IsForbidden(err) }
+
+// doubt finds out whether err, of a list, is certain. An API server that has just begun refuses all
+// requests until it has loaded RBAC, and knows no CRDs until it has loaded those. Then its /readyz
+// succeeds, so a list after that is certain.
+//
+// /readyz is refused before RBAC is loaded, but it can also be closed to the proxy for good. Then
+// the refusals of the list are certain once they last.
+func (r *resource) doubt(ctx context.Context, err error) (list *internalversion.List, _ error) {
+	unready := r.ready(ctx)
+	if unready == nil {
+		list, err = r.list(ctx)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case unready == nil:
+		r.lacking = isLack(err)
+	case !isLack(unready):
+		r.refused = time.Time{}
+	case r.refused.IsZero():
+		r.refused = r.now()
+	default:
+		r.lacking = r.now().Sub(r.refused) >= refusalTime
+	}
+	return list, err
+}
+
 // listOnce reads all objects, like the first list of reflect.
 func (r *resource) listOnce(ctx context.Context) error {
 	list, err := r.list(ctx)
 	if err != nil {
 		r.failed(ctx, "list", err)
+		r.mu.Lock()
+		r.lacking = isLack(err) // the caller tells people, and serves no requests
+		r.mu.Unlock()
 		return explain(err, "list", r.name)
 	}
 	items := make([]any, len(list.Items))
