@@ -153,8 +153,9 @@ func kubernetesCheck(name string, status kube.ClusterStatus) check {
 	var messages []string
 	for _, r := range status.Resources {
 		c.Healthy = c.Healthy && r.Synced
-		// Policy files apply even if objects cannot be listed.
-		c.Tolerated = c.Tolerated && (r.Synced || r.Optional && r.LastFailure != "")
+		// Policy files apply even if objects cannot be listed. But a start waits for a while:
+		// pods that need objects are refused until these are listed.
+		c.Tolerated = c.Tolerated && (r.Synced || r.Optional && (r.LastFailure != "" || r.Overdue))
 		switch {
 		case r.LastFailure != "":
 			messages = append(messages, r.Resource+": "+r.LastFailure)

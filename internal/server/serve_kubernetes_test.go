@@ -254,6 +254,13 @@ func TestReadinessOfConnections(t *testing.T) {
 		"the first is not": {[]kube.ResourceStatus{{Resource: "pods"}, {Resource: "nodes", Synced: true}}, check{Name: "prod", Message: "pods: not listed yet"}},
 		"forbidden": {[]kube.ResourceStatus{{Resource: "pods", LastFailure: "forbidden"}, {Resource: "nodes", LastFailure: "down"}},
 			check{Name: "prod", Message: "pods: forbidden; nodes: down"}},
+		"objects are not": {[]kube.ResourceStatus{{Resource: "pods", Synced: true}, {Resource: "objects", Optional: true}}, check{Name: "prod", Message: "objects: not listed yet"}},
+		"objects take long": {[]kube.ResourceStatus{{Resource: "pods", Synced: true}, {Resource: "objects", Optional: true, Overdue: true}},
+			check{Name: "prod", Tolerated: true, Message: "objects: not listed yet"}},
+		"objects fail": {[]kube.ResourceStatus{{Resource: "pods", Synced: true}, {Resource: "objects", Optional: true, LastFailure: "forbidden"}},
+			check{Name: "prod", Tolerated: true, Message: "objects: forbidden"}},
+		"all take long": {[]kube.ResourceStatus{{Resource: "pods", Overdue: true}, {Resource: "objects", Optional: true, Overdue: true}},
+			check{Name: "prod", Message: "pods: not listed yet; objects: not listed yet"}},
 		"lost later": {[]kube.ResourceStatus{{Resource: "pods", Synced: true, LastFailure: "down"}}, check{Name: "prod", Healthy: true, Message: "pods: down"}},
 	} {
 		if got := kubernetesCheck("prod", kube.ClusterStatus{Resources: test.resources}); got != test.want {

@@ -247,9 +247,10 @@ func (n *namespaceRequests) of(account string) *policy.Requests {
 	return n.accounts[account]
 }
 
-// of returns the content of the objects about an existing ServiceAccount. It is an error while they
-// are being listed for the first time, and while the list of AccessPolicies, which may have denials,
-// fails. If there are none for the proxy, the result is empty.
+// of returns the content of the objects about an existing ServiceAccount. It is an error until
+// AccessPolicies, which may have denials, are listed. If there are none for the proxy, the result
+// has none. RepositoryAccesses only grant: the users of one namespace can make their list slow, and
+// other pods do not wait for it.
 func (o *policyObjects) of(namespace, account string) (policy.Objects, error) {
 	if o == nil {
 		return policy.Objects{}, nil
@@ -258,7 +259,7 @@ func (o *policyObjects) of(namespace, account string) (policy.Objects, error) {
 	for _, r := range o.watched {
 		status := r.status()
 		switch {
-		case !status.Synced && (status.LastFailure == "" || !status.Optional):
+		case !status.Synced && !status.Optional:
 			return policy.Objects{}, fmt.Errorf("%s are not listed yet", r.name)
 		case status.Synced && o.now().Sub(status.HeardAt) > MaxPolicyAge:
 			said.Policies = said.Policies.Denials()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -212,8 +213,8 @@ func TestObjectsWithoutAPIServer(t *testing.T) {
 	})
 }
 
-// A cluster may lack the CRDs, or the right to list them. It then uses only the policy files, and
-// reports why. While this is not known, lookups fail.
+// A cluster may lack the CRDs, or the right to list them, and a list of large objects may take long.
+// It then uses only the policy files, and reports why.
 func TestObjectsThatCannotBeListed(t *testing.T) {
 	testkit.Bubble(t, func(t *testing.T) {
 		s := newAPIServer(team()...)
@@ -222,10 +223,22 @@ func TestObjectsThatCannotBeListed(t *testing.T) {
 			s.Fail(verb+" repositoryaccesses", kubetest.Hang)
 		}
 		c := newTestCluster(t, s, ClusterConfig{Objects: bothObjects})
+		requests := func() ResourceStatus {
+			all := c.Status().Resources
+			return all[slices.IndexFunc(all, func(r ResourceStatus) bool { return r.Resource == requestsResource })]
+		}
+		if requests().Overdue {
+			t.Error("overdue before Run")
+		}
 		go c.Run(t.Context())
-		time.Sleep(time.Second)
-		if got := gets(t, c, webPod(), "public/x"); got != "error: cluster one: repositoryaccesses are not listed yet" {
-			t.Errorf("before the list: %s", got)
+		for _, overdue := range []bool{false, true} {
+			time.Sleep(maxFirstList - time.Second)
+			if got := gets(t, c, webPod(), "public/x"); got != "[file]" {
+				t.Errorf("before the list: %s", got)
+			}
+			if r := requests(); r.Synced || !r.Optional || r.Overdue != overdue || r.LastFailure != "" {
+				t.Errorf("before the list: %+v", r)
+			}
 		}
 		for _, verb := range []string{"list", "watch"} {
 			s.Fail(verb+" repositoryaccesses", kubetest.Status(http.StatusForbidden, "Forbidden", "no"))
@@ -237,17 +250,15 @@ func TestObjectsThatCannotBeListed(t *testing.T) {
 		if got := gets(t, c, webPod(), "team-a/web"); got != "[]" {
 			t.Errorf("forbidden: %s", got)
 		}
-		for _, r := range c.Status().Resources {
-			if r.Resource == requestsResource && (r.Synced || !r.Optional || !has(fmt.Errorf("%s", r.LastFailure), `give the proxy's ClusterRole the verb "list" on "repositoryaccesses"`)) {
-				t.Errorf("%+v", r)
-			}
+		if r := requests(); r.Synced || !r.Optional || !has(fmt.Errorf("%s", r.LastFailure), `give the proxy's ClusterRole the verb "list" on "repositoryaccesses"`) {
+			t.Errorf("%+v", r)
 		}
 		for _, verb := range []string{"list", "watch"} {
 			s.Fail(verb+" repositoryaccesses", nil)
 		}
 		time.Sleep(time.Minute)
-		if got := gets(t, c, webPod(), "team-a/web"); got != "[ceiling]" {
-			t.Errorf("later: %s", got)
+		if got := gets(t, c, webPod(), "team-a/web"); got != "[ceiling]" || requests().Overdue {
+			t.Errorf("later: %s, %+v", got, requests())
 		}
 	})
 }

@@ -40,6 +40,8 @@ const (
 	// until it is believed. It has usually loaded RBAC within seconds, and a cluster without the CRDs
 	// serves nothing meanwhile.
 	refusalTime = 30 * time.Second
+	// maxFirstList is how long a start waits for the first list of an optional resource.
+	maxFirstList = 30 * time.Second
 )
 
 // resource holds the kept data of all objects of a resource. A reflector keeps it up to date. It is
@@ -91,6 +93,7 @@ type resource struct {
 	lacking   bool               // it is certain that the API server has no such resource, or none for the proxy
 	refused   time.Time          // since when it says so while its /readyz is closed to the proxy; zero: it does not
 	heard     time.Time          // of the last message of the API server about it
+	began     time.Time          // of reflect; zero: not yet
 
 	refill chan struct{} // holds one element when something is missing
 	stream *sieve        // of the list that is being streamed; used only by the reflector
@@ -181,6 +184,9 @@ func (r *resource) reflect(ctx context.Context) {
 	if r.budget > 0 {
 		go r.refillAll(ctx)
 	}
+	r.mu.Lock()
+	r.began = r.now()
+	r.mu.Unlock()
 	reflector.RunWithContext(klog.NewContext(ctx, silent))
 }
 
@@ -215,7 +221,11 @@ func (r *resource) recovered() {
 func (r *resource) status() ResourceStatus {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	return ResourceStatus{Resource: r.name, Optional: r.optional && (r.lacking || !r.denies), Synced: r.objects != nil, Objects: len(r.objects) + len(r.uids), HeardAt: r.heard, LastFailure: r.failure}
+	return ResourceStatus{
+		Resource: r.name, Optional: r.optional && (r.lacking || !r.denies), Synced: r.objects != nil,
+		Overdue: r.objects == nil && !r.began.IsZero() && r.now().Sub(r.began) >= maxFirstList,
+		Objects: len(r.objects) + len(r.uids), HeardAt: r.heard, LastFailure: r.failure,
+	}
 }
 
 // cause returns why ctx ended before the objects were listed.

@@ -21,6 +21,7 @@ type ResourceStatus struct {
 	Resource    string    // as in URLs: serviceaccounts
 	Synced      bool      // everything was listed once
 	Optional    bool      // the other facts about the cluster count without it
+	Overdue     bool      // its first list takes longer than a start waits for it
 	Objects     int       // known now
 	HeardAt     time.Time // when the API server last sent a list, a change or a bookmark; zero: never
 	LastFailure string    // of a list or watch, with a remedy; empty after a success
