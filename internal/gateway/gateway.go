@@ -347,7 +347,10 @@ func (h *Handler) refuse(q *request, err error) {
 		q.event.Message = r.operator
 	}
 	if q.answered { // the event keeps the status that was sent; flush it so that the client gets it
-		_ = http.NewResponseController(q.w).Flush()
+		client := http.NewResponseController(q.w)
+		// The deadline of the last write may be over. After a late write, TLS has a gap in its records.
+		_ = client.SetWriteDeadline(time.Now().Add(endWithin))
+		_ = client.Flush()
 		q.broken = true
 		return
 	}

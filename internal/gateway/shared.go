@@ -121,7 +121,7 @@ func (st *stream) end(cause error) {
 	st.cancel(nil)
 	client, now := http.NewResponseController(st.ResponseWriter), time.Now()
 	_ = client.SetReadDeadline(now)
-	_ = client.SetWriteDeadline(now)
+	_ = client.SetWriteDeadline(now.Add(endWithin)) // a write that is cut off leaves a gap in TLS's records
 }
 
 // SetReadDeadline is for http.ResponseController, as SetWriteDeadline is. A stream that was ended

@@ -1,10 +1,14 @@
 package gateway
 
 import (
+	"bufio"
 	"bytes"
+	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -14,6 +18,7 @@ import (
 	"github.com/pullpass/pullpass/internal/exchange"
 	"github.com/pullpass/pullpass/internal/gateway/upstream"
 	"github.com/pullpass/pullpass/internal/refusal"
+	"github.com/pullpass/pullpass/internal/test/pkitest"
 	"github.com/pullpass/pullpass/internal/test/testkit"
 )
 
@@ -77,4 +82,68 @@ func TestSlowClientsHoldSmallPieces(t *testing.T) {
 			}
 		}
 	})
+}
+
+// pipe is a listener with one connection in memory, whose deadlines are in a bubble's time.
+type pipe chan net.Conn
+
+func (p pipe) Accept() (net.Conn, error) {
+	if c, ok := <-p; ok {
+		return c, nil
+	}
+	return nil, net.ErrClosed
+}
+
+func (p pipe) Close() error   { return nil }
+func (p pipe) Addr() net.Addr { return &net.TCPAddr{} }
+
+// A client gets all that was sent before its stream ended, and sees that this is not everything. It
+// must not see a fault of TLS instead: a record that is not sent in time leaves a gap.
+func TestTheEndOfAStreamOverTLS(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		sent       int
+		ends, read time.Duration // when the stream is ended, if at all, and when the client begins to read
+	}{
+		"a stall":                     {sent: 5000},
+		"a stall in the first bytes":  {sent: 10},
+		"an ended stream":             {sent: 5000, ends: time.Second},
+		"ended while the client lags": {sent: 5000, ends: time.Second, read: time.Second + time.Millisecond},
+	} {
+		t.Run(name, func(t *testing.T) {
+			testkit.Bubble(t, func(t *testing.T) {
+				h := &Handler{Config: Config{Memory: NewMemory(16), Recorder: &unrevoked{}, Logger: testkit.QuietLogger(), Now: time.Now}}
+				ca := pkitest.NewAuthority(t, "test")
+				ours, theirs := net.Pipe()
+				listener := make(pipe, 1)
+				listener <- theirs
+				server := &http.Server{
+					Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+						q := &request{http: r, w: w, body: newClientBody(w, r), bearer: &bearer{}, event: &exchange.Event{Gateway: &exchange.GatewayRequest{}}, target: target{upstream: "ghcr.io"}}
+						defer h.finish(q)
+						st := testkit.Value(h.admit(q))(t)
+						if test.ends > 0 {
+							time.AfterFunc(test.ends, func() { st.end(errShared) })
+						}
+						err := h.stream(st.cancel, q, http.StatusOK, io.MultiReader(bytes.NewReader(make([]byte, test.sent)), body{q.http.Context()}))
+						h.refuse(q, cmp.Or(st.leave(q), err))
+					}),
+					TLSConfig: &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{*ca.Client(t, "gateway")}},
+				}
+				go func() { _ = server.ServeTLS(listener, "", "") }()
+				defer func() {
+					close(listener)
+					_ = server.Close()
+				}()
+				client := tls.Client(ours, &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: ca.Pool(), ServerName: "localhost"})
+				defer func() { _ = client.Close() }()
+				testkit.Value(io.WriteString(client, "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"))(t)
+				time.Sleep(test.read)
+				response := testkit.Value(http.ReadResponse(bufio.NewReader(client), nil))(t)
+				if got, err := io.ReadAll(response.Body); len(got) != test.sent || !errors.Is(err, io.ErrUnexpectedEOF) {
+					t.Errorf("%d bytes of %d, %v", len(got), test.sent, err)
+				}
+			})
+		})
+	}
 }

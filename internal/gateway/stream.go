@@ -15,6 +15,8 @@ import (
 const (
 	// stallTimeout is how long either side of a stream may be idle.
 	stallTimeout = 2 * time.Minute
+	// endWithin is how long a client may take for the last bytes of a stream that ends early.
+	endWithin = time.Second
 	// A stream holds one piece of a body, and crypto/tls holds the same again while the client does
 	// not read. Large pieces, as long as a TLS record, are for clients that read them at once.
 	smallBytes, largeBytes = 8 << 10, 16 << 10
