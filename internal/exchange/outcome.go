@@ -28,6 +28,7 @@ var results = map[refusal.Class]Result{
 	refusal.Forbidden:       ResultRefused,
 	refusal.Limited:         ResultRefused,
 	refusal.Canceled:        ResultGranted, // the client wanted no more of it
+	refusal.Stalled:         ResultGranted,
 	refusal.Unavailable:     ResultUnavailable,
 	refusal.BadGateway:      ResultUnavailable,
 	refusal.GatewayTimeout:  ResultUnavailable,

@@ -354,7 +354,11 @@ func (h *Handler) refuse(q *request, err error) {
 		q.broken = true
 		return
 	}
-	q.event.Status, q.answered = class.Status(), true
+	if q.event.Status = class.Status(); class == refusal.Canceled { // the status is for the log alone
+		q.broken = true
+		return
+	}
+	q.answered = true
 	q.prepare()
 	if r.challenge != "" {
 		q.w.Header().Set("WWW-Authenticate", h.challenge(q, r.challenge))
@@ -373,6 +377,8 @@ func (h *Handler) classify(q *request, err error) *rejection {
 	switch {
 	case errors.As(err, &refused):
 		return refused
+	case q.body.stalled():
+		return refuseAs(refusal.Stalled, refusal.RequestCanceled, "UNKNOWN", "the client sent nothing more of its body for two minutes")
 	case errors.Is(err, upstream.ErrBody):
 		return refuse(refusal.RequestCanceled, "UNKNOWN", "the client did not send the whole body")
 	// Before the upstream's failures: once the client is gone, they are only a consequence.

@@ -184,7 +184,7 @@ func TestMethodsInMessages(t *testing.T) {
 func TestClassesAtTheGateway(t *testing.T) {
 	t.Parallel()
 	for reason, want := range map[refusal.Reason][]refusal.Class{
-		refusal.RequestCanceled: {refusal.Canceled},
+		refusal.RequestCanceled: {refusal.Canceled, refusal.Stalled},
 		refusal.PathInvalid:     {refusal.PathInvalid.Class(), refusal.NotFound, refusal.TooLong},
 		refusal.UpstreamFailing: {refusal.UpstreamFailing.Class(), refusal.Unavailable, refusal.GatewayTimeout},
 		refusal.InternalError:   {refusal.InternalError.Class(), refusal.Unavailable},

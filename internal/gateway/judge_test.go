@@ -213,7 +213,7 @@ func TestTrustIsAskedForOnceASecond(t *testing.T) {
 // An error that no part of the gateway makes is one of its own.
 func TestUnknownErrors(t *testing.T) {
 	t.Parallel()
-	q := &request{http: httptest.NewRequest(http.MethodGet, "/v2/", nil), event: &exchange.Event{ID: "id-1", Gateway: &exchange.GatewayRequest{}}}
+	q := &request{body: &clientBody{}, http: httptest.NewRequest(http.MethodGet, "/v2/", nil), event: &exchange.Event{ID: "id-1", Gateway: &exchange.GatewayRequest{}}}
 	if r := (&Handler{Config: Config{Logger: testkit.QuietLogger()}}).classify(q, errors.New("other")); r.reason != refusal.InternalError || !strings.Contains(r.message, "id-1") {
 		t.Errorf("%+v", r)
 	}

@@ -13,7 +13,7 @@ import (
 func Classes(r refusal.Reason) []refusal.Class {
 	switch r {
 	case refusal.RequestCanceled:
-		return []refusal.Class{refusal.Canceled} // at the token endpoint: unavailable
+		return []refusal.Class{refusal.Canceled, refusal.Stalled} // at the token endpoint: unavailable
 	case refusal.PathInvalid:
 		return []refusal.Class{r.Class(), refusal.NotFound, refusal.TooLong}
 	case refusal.UpstreamFailing:

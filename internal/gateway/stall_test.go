@@ -7,11 +7,13 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -97,6 +99,27 @@ func (p pipe) Accept() (net.Conn, error) {
 func (p pipe) Close() error   { return nil }
 func (p pipe) Addr() net.Addr { return &net.TCPAddr{} }
 
+// connected returns a client's connection to a server.
+func connected(t *testing.T, server *http.Server) net.Conn {
+	t.Helper()
+	ours, theirs := net.Pipe()
+	listener := make(pipe, 1)
+	listener <- theirs
+	go func() {
+		if server.TLSConfig != nil {
+			_ = server.ServeTLS(listener, "", "")
+		} else {
+			_ = server.Serve(listener)
+		}
+	}()
+	t.Cleanup(func() {
+		_ = ours.Close()
+		close(listener)
+		_ = server.Close()
+	})
+	return ours
+}
+
 // A client gets all that was sent before its stream ended, and sees that this is not everything. It
 // must not see a fault of TLS instead: a record that is not sent in time leaves a gap.
 func TestTheEndOfAStreamOverTLS(t *testing.T) {
@@ -114,9 +137,6 @@ func TestTheEndOfAStreamOverTLS(t *testing.T) {
 			testkit.Bubble(t, func(t *testing.T) {
 				h := &Handler{Config: Config{Memory: NewMemory(16), Recorder: &unrevoked{}, Logger: testkit.QuietLogger(), Now: time.Now}}
 				ca := pkitest.NewAuthority(t, "test")
-				ours, theirs := net.Pipe()
-				listener := make(pipe, 1)
-				listener <- theirs
 				server := &http.Server{
 					Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 						q := &request{http: r, w: w, body: newClientBody(w, r), bearer: &bearer{}, event: &exchange.Event{Gateway: &exchange.GatewayRequest{}}, target: target{upstream: "ghcr.io"}}
@@ -130,18 +150,60 @@ func TestTheEndOfAStreamOverTLS(t *testing.T) {
 					}),
 					TLSConfig: &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{*ca.Client(t, "gateway")}},
 				}
-				go func() { _ = server.ServeTLS(listener, "", "") }()
-				defer func() {
-					close(listener)
-					_ = server.Close()
-				}()
-				client := tls.Client(ours, &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: ca.Pool(), ServerName: "localhost"})
+				client := tls.Client(connected(t, server), &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: ca.Pool(), ServerName: "localhost"})
 				defer func() { _ = client.Close() }()
 				testkit.Value(io.WriteString(client, "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"))(t)
 				time.Sleep(test.read)
 				response := testkit.Value(http.ReadResponse(bufio.NewReader(client), nil))(t)
 				if got, err := io.ReadAll(response.Body); len(got) != test.sent || !errors.Is(err, io.ErrUnexpectedEOF) {
 					t.Errorf("%d bytes of %d, %v", len(got), test.sent, err)
+				}
+			})
+		})
+	}
+}
+
+// A client that stalls in its own body is told so. A canceled request gets no response, also where
+// the client could still read one.
+func TestStalledPush(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		sent   string
+		status int // of the response, 0: none
+		logged int
+		text   string
+	}{
+		"a stall":   {sent: "4\r\nhalf\r\n", status: http.StatusRequestTimeout, logged: http.StatusRequestTimeout, text: "two minutes"},
+		"malformed": {sent: "4\r\nhalf\r\nrest\r\n", logged: 499, text: "did not send"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			testkit.Bubble(t, func(t *testing.T) {
+				recorded := &unrevoked{}
+				h := &Handler{Config: Config{Memory: NewMemory(16), Recorder: recorded, Logger: testkit.QuietLogger(), Now: time.Now}}
+				client := connected(t, &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					q := &request{http: r, w: w, body: newClientBody(w, r), event: &exchange.Event{Gateway: &exchange.GatewayRequest{}}}
+					defer h.finish(q)
+					failed := make(chan error, 1)
+					go func() {
+						_, err := io.Copy(io.Discard, q.body)
+						failed <- fmt.Errorf("%w: %w", upstream.ErrBody, err)
+					}()
+					select { // as upstream.Client, which may see the end of the context first
+					case err := <-failed:
+						h.refuse(q, err)
+					case <-r.Context().Done():
+						h.refuse(q, r.Context().Err())
+					}
+				})})
+				testkit.Value(io.WriteString(client, "PUT / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"+test.sent))(t)
+				got := testkit.Value(io.ReadAll(client))(t)
+				want := ""
+				if test.status > 0 {
+					want = fmt.Sprintf("HTTP/1.1 %d ", test.status)
+				}
+				e := recorded.event
+				if !strings.HasPrefix(string(got), want) || want == "" && len(got) > 0 || e.Status != test.logged || e.Result != exchange.ResultGranted || e.Reason != string(refusal.RequestCanceled) || !strings.Contains(e.Message, test.text) {
+					t.Errorf("%q, recorded %d %s %s: %s", got, e.Status, e.Result, e.Reason, e.Message)
 				}
 			})
 		})

@@ -7,6 +7,7 @@ import (
 	"hash"
 	"io"
 	"net/http"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -101,7 +102,8 @@ type clientBody struct {
 	client *http.ResponseController
 	moved  func() // is called for each piece
 	n      atomic.Int64
-	ended  atomic.Bool // the whole body has arrived
+	ended  atomic.Bool  // the whole body has arrived
+	until  atomic.Int64 // deadline of the read in progress or late, in nanoseconds since 1970; 0: there is none
 	// sum is of what was read; nil: it is not needed.
 	sum       hash.Hash
 	algorithm string // of sum, as in a digest
@@ -119,8 +121,13 @@ func (b *clientBody) Read(p []byte) (int, error) {
 	if b.ended.Load() {
 		return 0, io.EOF
 	}
-	_ = b.client.SetReadDeadline(time.Now().Add(stallTimeout))
+	until := time.Now().Add(stallTimeout)
+	_ = b.client.SetReadDeadline(until)
+	b.until.Store(until.UnixNano())
 	n, err := b.ReadCloser.Read(p)
+	if !errors.Is(err, os.ErrDeadlineExceeded) {
+		b.until.Store(0)
+	}
 	b.moved()
 	b.n.Add(int64(n))
 	if b.sum != nil {
@@ -128,6 +135,13 @@ func (b *clientBody) Read(p []byte) (int, error) {
 	}
 	b.ended.Store(errors.Is(err, io.EOF))
 	return n, err
+}
+
+// stalled reports whether a piece has not arrived in time. It does not wait for the read: net/http
+// cancels the request before the read returns.
+func (b *clientBody) stalled() bool {
+	until := b.until.Load()
+	return until != 0 && time.Now().UnixNano() >= until
 }
 
 // digest returns that of a whole body; empty: it is not whole, or not needed. Nothing is read after

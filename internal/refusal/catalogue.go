@@ -126,7 +126,7 @@ var all = []Entry{
 	{ReplayUnavailable, Unavailable, "state.replay is enforced, and the first caller of the token cannot be looked up", "check the connection to Redis"},
 	{SigningKeyUnavailable, Unavailable, "no signing key is usable", "pullpass keys list shows why"},
 	{Overloaded, Unavailable, "too many requests at once", "add replicas; clients retry by themselves"},
-	{RequestCanceled, Unavailable, "the client hung up or stalled, or the answer took too long; at the gateway, 499 in the log alone", "look for slow dependencies if many requests end so"},
+	{RequestCanceled, Unavailable, "the client hung up or stalled, or the answer took too long; at the gateway, 408 if it stalled in its own body, else 499 in the log alone", "look for slow dependencies if many requests end so"},
 	{InternalError, Internal, "a fault of Pullpass", "report it with the line's id"},
 
 	// The gateway.

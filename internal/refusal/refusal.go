@@ -23,6 +23,7 @@ const (
 	Forbidden       Class = "forbidden"
 	Limited         Class = "limited"
 	Canceled        Class = "canceled" // the client hung up or stalled
+	Stalled         Class = "stalled"  // the client stalled in its own body
 	Unavailable     Class = "unavailable"
 	BadGateway      Class = "bad_gateway"
 	GatewayTimeout  Class = "gateway_timeout"
@@ -43,6 +44,7 @@ var statuses = map[Class]int{
 	Forbidden:       http.StatusForbidden,
 	Limited:         http.StatusTooManyRequests,
 	Canceled:        statusCanceled,
+	Stalled:         http.StatusRequestTimeout,
 	Unavailable:     http.StatusServiceUnavailable,
 	BadGateway:      http.StatusBadGateway,
 	GatewayTimeout:  http.StatusGatewayTimeout,

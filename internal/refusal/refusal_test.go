@@ -23,6 +23,7 @@ func TestReasonsAndTheirStatuses(t *testing.T) {
 		"too_long 414":    ``,
 		"limited 429":     `limited_service_account limited_address limited_holder upstream_limited`,
 		"canceled 499":    ``,
+		"stalled 408":     ``,
 		"internal 500":    `internal_error`,
 		"bad_gateway 502": `upstream_unreachable upstream_credential upstream_denied upstream_failing upstream_invalid upstream_redirect upstream_broken`,
 		"unavailable 503": `issuer_unavailable kubernetes_unavailable revocations_unavailable replay_unavailable signing_key_unavailable overloaded
