@@ -157,6 +157,10 @@ func TestRedirectsToOtherPorts(t *testing.T) {
 		{"https://10.0.0.1", []string{"cdn.example.com"}, "https://10.0.0.1:6443/x", false, false},
 		{"https://10.0.0.1", []string{"10.0.0.1"}, "https://10.0.0.1:6443/x", true, true},
 		{"https://registry.example.com", nil, "https://REGISTRY.example.com/x", true, true},
+		{"https://registry.example.com", nil, "https://registry.example.com./x", true, true},
+		{"https://registry.example.com", nil, "https://registry.example.com.:6443/x", true, false},
+		{"https://registry.example.com", []string{"cdn.example.com"}, "https://cdn.example.com.:6443/x", true, true},
+		{"https://registry.example.com", []string{"cdn.example.com"}, "https://cdn.example.org./x", false, false},
 		{"https://registry.example.com", nil, "https://registry.example.com:6443/x", true, false}, // if it is public
 		{"https://registry.example.com", []string{"cdn.example.com"}, "https://registry.example.com:6443/x", false, false},
 	} {

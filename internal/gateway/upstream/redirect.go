@@ -12,19 +12,30 @@ import (
 )
 
 // isOwn reports whether a host is the upstream's own.
-func (c *Client) isOwn(host string) bool { return strings.EqualFold(host, c.base.Hostname()) }
+func (c *Client) isOwn(host string) bool {
+	return strings.EqualFold(withoutDot(host), withoutDot(c.base.Hostname()))
+}
+
+// withoutDot returns a host without the dot of an absolute name. With it, DNS has the same name and
+// asks no search domain.
+func withoutDot(host string) string { return strings.TrimSuffix(host, ".") }
 
 func (c *Client) isAnyPublic() bool { return len(c.redirectHosts) == 0 }
 
 // isOwnAddress reports whether host:port is the upstream itself. A different port of its host may
 // belong to a service that is not meant for others.
-func (c *Client) isOwnAddress(at string) bool { return strings.EqualFold(at, addressOf(c.base)) }
+func (c *Client) isOwnAddress(at string) bool {
+	host, port, _ := net.SplitHostPort(at)
+	_, own, _ := net.SplitHostPort(addressOf(c.base))
+	return c.isOwn(host) && port == own
+}
 
 // mayName reports whether a redirect of the upstream may name a host.
 func (c *Client) mayName(host string) bool {
 	if c.isAnyPublic() {
 		return IsPublicHost(host)
 	}
+	host = withoutDot(host)
 	return slices.ContainsFunc(c.redirectHosts, func(allowed string) bool {
 		if below, ok := strings.CutPrefix(allowed, "*."); ok {
 			return len(host) > len(below)+1 && strings.EqualFold(host[len(host)-len(below)-1:], "."+below)

@@ -104,6 +104,13 @@ func TestRedirectsAreChecked(t *testing.T) {
 		{"https://8.8.8.8", "https://x/x", `the host "x"`},
 		{"https://8.8.8.8", "https://blobs.example/x", ""},
 		{"https://8.8.8.8", "https://a.blobs.example/x", `the host "a.blobs.example"`},
+		{"https://8.8.8.8", "https://blobs.example./x", ""},
+		{"https://8.8.8.8", "https://a.s3.example./x", ""},
+		{"https://8.8.8.8", "https://blobs.example../x", `the host "blobs.example.."`},
+		{"https://8.8.8.8", "https://s3.example./x", `the host "s3.example."`},
+		{"https://registry.example", "https://registry.example./x", ""},
+		{"https://registry.example.", "https://registry.example/x", ""},
+		{"https://registry.example", "https://registry.example.:81/x", `the host "registry.example."`},
 	} {
 		c, err := New(Config{Name: "a", URL: test.base, RedirectHosts: []string{"*.s3.example", "blobs.example"}})
 		testkit.Must(t, err)
