@@ -23,12 +23,13 @@ func (g GrantType) post() bool {
 // never writes a refresh_token, because a credential must not outlive the pod.
 //
 // issued_at is now and expires_in counts from now, also for a token that was issued earlier. Some
-// clients add the two, others add expires_in to their own clock. Both find the same expiry.
+// clients add the two, others add expires_in to their own clock. Both find the same expiry. Both
+// fields are in the seconds of the token's claims, so a new token has its whole lifetime.
 //
 // A write error is ignored, because the client is gone.
 func WriteToken(w http.ResponseWriter, grantType GrantType, token Token, now time.Time) {
 	value := token.Value.Reveal()
-	expiresIn := max(int64(token.Expiry.Sub(now)/time.Second), 1) // containerd fails on a fraction
+	expiresIn := max(token.Expiry.Unix()-now.Unix(), 1) // containerd fails on a fraction
 
 	b := make([]byte, 0, 2*len(value)+512)
 	const start = `{"token":`

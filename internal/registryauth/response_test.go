@@ -23,7 +23,7 @@ func responseToken() Token {
 		Value:    NewSecret("header.payload.signature"),
 		ID:       "id",
 		IssuedAt: responseNow.Add(-2 * time.Minute),
-		Expiry:   responseNow.Add(180*time.Second + 400*time.Millisecond),
+		Expiry:   responseNow.Truncate(time.Second).Add(180 * time.Second),
 		Access: []Scope{
 			{Type: "repository", Name: "b", Actions: []string{"pull", "push"}},
 			{Type: "repository", Class: "plugin", Name: "host:5000/a", Actions: []string{"pull"}},
@@ -80,16 +80,15 @@ func TestWritePushCredential(t *testing.T) {
 func TestWriteTokenExpiresIn(t *testing.T) {
 	t.Parallel()
 	for left, want := range map[time.Duration]float64{
-		5 * time.Minute:                    300,
-		61*time.Second - time.Nanosecond:   60, // never later than the token's end
-		time.Second:                        1,
-		time.Second / 2:                    1, // 0 would be read as "not said", which means 60
-		0:                                  1,
-		-time.Hour:                         1,
-		24*time.Hour + 30*time.Millisecond: 86400,
+		5 * time.Minute:    300, // the whole lifetime, though a part of the first second is over
+		60 * time.Second:   60,  // the token specification allows no less
+		time.Second:        1,
+		0:                  1, // 0 would be read as "not said", which means 60
+		-time.Hour:         1,
+		24*time.Hour + 1e6: 86400,
 	} {
 		token := responseToken()
-		token.Expiry = responseNow.Add(left)
+		token.Expiry = responseNow.Truncate(time.Second).Add(left)
 		w := httptest.NewRecorder()
 		WriteToken(w, GrantBasic, token, responseNow)
 		if got := responseObject(t, w)["expires_in"]; got != want {
