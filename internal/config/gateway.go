@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/pullpass/pullpass/internal/base/names"
@@ -138,11 +139,22 @@ func (v *validator) gateway(c *Config) {
 	}
 	v.Unique(len(c.Upstreams), "upstreams[%d].name", func(i int) string { return c.Upstreams[i].Name })
 	if u, err := url.Parse(g.URL); err == nil {
-		host := strings.ToLower(strings.TrimSuffix(strings.TrimSuffix(u.Host, ":443"), "."))
-		if i := slices.IndexFunc(c.Upstreams, func(upstream Upstream) bool { return upstream.Name == host }); i >= 0 {
-			v.Fault(fmt.Sprintf("upstreams[%d].name", i), "is the host of gateway.url (%s), at which names begin with an upstream's; give one of them another name", term.QuoteValue(u.Host))
+		host := hostOf(u)
+		for i := range c.Upstreams {
+			to, err := url.Parse(c.Upstreams[i].URL)
+			switch {
+			case c.Upstreams[i].Name == host:
+				v.Fault(fmt.Sprintf("upstreams[%d].name", i), "is the host of gateway.url (%s), at which names begin with an upstream's; give one of them another name", term.QuoteValue(u.Host))
+			case err == nil && host != "" && hostOf(to) == host:
+				v.Fault(fmt.Sprintf("upstreams[%d].url", i), "is that of gateway.url (%s): the gateway would send requests to itself; write where the registry is", term.QuoteValue(g.URL))
+			}
 		}
 	}
+}
+
+// hostOf returns the host of an https URL, in one form for all that mean the same.
+func hostOf(u *url.URL) string {
+	return strings.ToLower(strings.TrimSuffix(strings.TrimSuffix(u.Host, ":443"), "."))
 }
 
 // gatewayService requires that the gateway has its own keys. A token for the gateway must not be
@@ -194,6 +206,14 @@ func (v *validator) baseURL(path, s, want string) {
 	plain := err == nil && u.Scheme == "http" && isLoopbackHost(u.Hostname())
 	if !plain {
 		v.httpsURL(path, s, want)
+	}
+	if err == nil {
+		if port, err := strconv.ParseUint(u.Port(), 10, 16); u.Port() != "" && (err != nil || port == 0) {
+			v.Fault(path, "has a port out of range (%s); write one from 1 to 65535, or none", term.QuoteValue(u.Port()))
+		}
+		if host := u.Hostname(); strings.HasPrefix(host, ".") || strings.Contains(host, "..") {
+			v.Fault(path, "is not the name of a host (%s): a part between its dots is empty; write %s", term.QuoteValue(host), want)
+		}
 	}
 	if err == nil && (u.Path != "" && u.Path != "/" || u.RawQuery != "" || u.ForceQuery) {
 		v.Fault(path, "has a path or a query (%s); write %s", term.QuoteValue(s), want)
