@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -350,6 +351,32 @@ func TestTelemetryFailuresAreCounted(t *testing.T) {
 	})
 	if log := p.Log.String(); !strings.Contains(log, "403 Forbidden") || strings.Count(log, "not delivered") != 1 || strings.Contains(log, "secret") || len(log) > 4000 {
 		t.Errorf("log:\n%s", log)
+	}
+}
+
+// A collector's redirect to another host must not lead the credential there.
+func TestTelemetryFollowsNoRedirect(t *testing.T) {
+	t.Parallel()
+	var followed atomic.Int64
+	elsewhere := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { followed.Add(1) }))
+	t.Cleanup(elsewhere.Close)
+	var traces, metrics atomic.Int64
+	collector := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasSuffix(r.URL.Path, "/traces") {
+			traces.Add(1)
+		} else {
+			metrics.Add(1)
+		}
+		http.Redirect(w, r, elsewhere.URL+"/signed", http.StatusTemporaryRedirect)
+	}))
+	t.Cleanup(collector.Close)
+	p := proxytest.New(t, "", nil)
+	stop := process(t, p, "OTEL_EXPORTER_OTLP_ENDPOINT="+collector.URL, "OTEL_METRIC_EXPORT_INTERVAL=10", "OTEL_BSP_SCHEDULE_DELAY=10", "OTEL_EXPORTER_OTLP_HEADERS=api-key=secret")
+	p.Ask(t, sampled, p.Post(t, kubetest.Token(t, "https://issuer.example.com")))
+	testkit.Eventually(t, "both are sent", func() bool { return traces.Load() > 0 && metrics.Load() > 0 })
+	testkit.Must(t, stop())
+	if followed.Load() > 0 || !strings.Contains(p.Log.String(), "it redirects") {
+		t.Errorf("followed %d times, log:\n%s", followed.Load(), p.Log)
 	}
 }
 

@@ -130,7 +130,7 @@ func (t *Telemetry) open(version, traces, meters string, metrics prometheus.Gath
 		if traces == ProtocolGRPC {
 			exporter, err = otlptracegrpc.New(ctx)
 		} else {
-			exporter, err = otlptracehttp.New(ctx)
+			exporter, err = otlptracehttp.New(ctx, otlptracehttp.WithProxy(proxy))
 		}
 		if err != nil {
 			return err
@@ -142,7 +142,7 @@ func (t *Telemetry) open(version, traces, meters string, metrics prometheus.Gath
 		if meters == ProtocolGRPC {
 			exporter, err = otlpmetricgrpc.New(ctx)
 		} else {
-			exporter, err = otlpmetrichttp.New(ctx)
+			exporter, err = otlpmetrichttp.New(ctx, otlpmetrichttp.WithProxy(proxy))
 		}
 		if err != nil {
 			return err
@@ -152,6 +152,18 @@ func (t *Telemetry) open(version, traces, meters string, metrics prometheus.Gath
 			sdkmetric.WithReader(sdkmetric.NewPeriodicReader(exporter, sdkmetric.WithProducer(producer))))
 	}
 	return nil
+}
+
+var errRedirect = errors.New("it redirects; name the collector itself")
+
+// proxy is http.ProxyFromEnvironment. It refuses redirects: net/http would send the headers of
+// OTEL_EXPORTER_OTLP_HEADERS to another host. A client of our own could refuse them, too, but the
+// exporters would then ignore the environment's certificates and timeout.
+func proxy(r *http.Request) (*url.URL, error) {
+	if r.Response != nil {
+		return nil, errRedirect
+	}
+	return http.ProxyFromEnvironment(r)
 }
 
 // newTracerProvider samples according to OTEL_TRACES_SAMPLER.
