@@ -396,6 +396,11 @@ func TestTelemetryRefusesBadVariables(t *testing.T) {
 		"OTEL_TRACES_EXPORTER=otlp OTEL_TRACES_SAMPLER=sometimes":          "unsupported sampler: sometimes",
 		"OTEL_TRACES_EXPORTER=otlp OTEL_EXPORTER_OTLP_CERTIFICATE=missing": "open missing: no such file or directory",
 		"OTEL_TRACES_EXPORTER=otlp OTEL_EXPORTER_OTLP_HEADERS=secret":      "parse headers: missing '=",
+		"OTEL_TRACES_EXPORTER=otlp OTEL_BSP_MAX_QUEUE_SIZE=-1":             `OTEL_BSP_MAX_QUEUE_SIZE is "-1"; write a number from 1 to 1000000`,
+		"OTEL_TRACES_EXPORTER=otlp OTEL_BSP_MAX_QUEUE_SIZE=9999999999999":  `OTEL_BSP_MAX_QUEUE_SIZE is "9999999999999"; write`,
+		"OTEL_TRACES_EXPORTER=otlp OTEL_BSP_SCHEDULE_DELAY=5s":             `OTEL_BSP_SCHEDULE_DELAY is "5s"; write`,
+		"OTEL_TRACES_EXPORTER=otlp OTEL_BSP_EXPORT_TIMEOUT=0":              `OTEL_BSP_EXPORT_TIMEOUT is "0"; write`,
+		"OTEL_TRACES_EXPORTER=otlp OTEL_BSP_MAX_EXPORT_BATCH_SIZE=1e3":     `OTEL_BSP_MAX_EXPORT_BATCH_SIZE is "1e3"; write`,
 		"OTEL_TRACES_EXPORTER=otlp OTEL_RESOURCE_ATTRIBUTES=odd":           "missing value: [odd]",
 	} {
 		patience, cancel := context.WithTimeout(t.Context(), time.Minute) // it serves if it accepts the variable

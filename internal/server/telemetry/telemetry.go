@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -36,6 +37,8 @@ const (
 	// maxAttributeBytes bounds a caller's value in a span, a User-Agent for example, unless the
 	// environment sets a bound.
 	maxAttributeBytes = 1 << 10
+
+	maxBatchNumber = 1_000_000 // of spans and of milliseconds
 )
 
 // Telemetry sends traces and metrics to an OpenTelemetry collector, if the environment names one.
@@ -57,11 +60,14 @@ type Config struct {
 	Logger  *slog.Logger
 }
 
-// Open does not connect yet. Every invalid variable is an error. If there is data to send, it sets
-// the SDK's global state of the process.
+// Open does not connect yet. Invalid variables are errors, except those that the SDK ignores without
+// a word. If there is data to send, it sets the SDK's global state of the process.
 func Open(c Config) (*Telemetry, error) {
 	traces, tracesErr := otlpSignal("TRACES", c.Getenv)
 	meters, metersErr := otlpSignal("METRICS", c.Getenv)
+	if traces != "" {
+		tracesErr = checkBatches(c.Getenv)
+	}
 	if err := errors.Join(tracesErr, metersErr); err != nil {
 		return nil, err
 	}
@@ -74,6 +80,17 @@ func Open(c Config) (*Telemetry, error) {
 		return nil, fmt.Errorf("telemetry: OTEL_* variables of the environment: %w", err)
 	}
 	return t, nil
+}
+
+// checkBatches refuses what the SDK replaces by a default without a word, or panics for.
+func checkBatches(getenv func(string) string) error {
+	for _, name := range []string{"SCHEDULE_DELAY", "EXPORT_TIMEOUT", "MAX_QUEUE_SIZE", "MAX_EXPORT_BATCH_SIZE"} {
+		value := getenv("OTEL_BSP_" + name)
+		if n, err := strconv.Atoi(value); value != "" && (err != nil || n < 1 || n > maxBatchNumber) {
+			return fmt.Errorf("telemetry: OTEL_BSP_%s is %s; write a number from 1 to %d", name, term.QuoteValue(value), maxBatchNumber)
+		}
+	}
+	return nil
 }
 
 // otlpSignal returns the protocol by which a signal is sent, or "" if it is not.
