@@ -28,9 +28,10 @@ The user of --kubeconfig is an administrator, never the proxy. It needs the verb
 list on secrets, serviceaccounts, pods, replicationcontrollers, deployments,
 statefulsets, daemonsets, replicasets, jobs, cronjobs and namespaces, and get on
 the ConfigMap kube-apiserver-legacy-service-account-token-tracking of kube-system
-and on /.well-known/openid-configuration.
-Only ServiceAccounts and pods are indispensable. The answer names every other kind
-that could not be read. The data of Secrets is never printed.
+and on /.well-known/openid-configuration. If objects of the cluster count in the
+policy, it needs list on accesspolicies and repositoryaccesses, in all namespaces.
+Only ServiceAccounts, pods and these objects are indispensable. The answer names
+every other kind that could not be read. The data of Secrets is never printed.
 
 Exit code 0 if there is an answer, even if workloads still use imagePullSecrets.`,
 		Example: `  pullpass pull-secrets --config pullpass.yaml --kubeconfig admin.conf --registry registry.example.com

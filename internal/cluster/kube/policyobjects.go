@@ -291,3 +291,9 @@ func (c *Cluster) ListPolicyObjects(ctx context.Context) error {
 	}
 	return nil
 }
+
+// ObjectsOf returns the content of the objects about an existing ServiceAccount, after
+// ListPolicyObjects.
+func (c *Cluster) ObjectsOf(namespace, account string) (policy.Objects, error) {
+	return c.objects.of(namespace, account)
+}

@@ -2,6 +2,10 @@ package migration
 
 import (
 	"context"
+	"errors"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/rest"
 
 	"github.com/pullpass/pullpass/internal/cluster/kube"
 	"github.com/pullpass/pullpass/internal/config"
@@ -22,13 +26,14 @@ type grant struct {
 }
 
 // grants asks the policy as the serving proxy does. It uses the same facts about a ServiceAccount:
-// from the API server, from manifest files, or none. It has neither a token nor a node, so rules
-// for nodes grant nothing.
+// from the API server, from manifest files, or none. Objects of the cluster count as they do there.
+// It has neither a token nor a node, so rules for nodes grant nothing.
 type grants struct {
 	cluster   *config.Cluster
 	policy    *policy.Policy
 	services  map[string]string // by host
 	manifests *kube.Manifests
+	objects   *kube.Cluster // of the policy
 	asked     map[question]grant
 }
 
@@ -42,7 +47,20 @@ func newGrants(cfg *config.Config, cluster *config.Cluster, policy *policy.Polic
 	if err != nil {
 		return nil, err
 	}
-	return &grants{cluster, policy, services, manifests, map[question]grant{}}, nil
+	return &grants{cluster: cluster, policy: policy, services: services, manifests: manifests, asked: map[question]grant{}}, nil
+}
+
+// listObjects reads the policy objects that count. Without them, a plan could break pulls: they may
+// have denials.
+func (g *grants) listObjects(ctx context.Context, connection *rest.Config) (err error) {
+	g.objects, err = kube.NewCluster(kube.ClusterConfig{Name: g.cluster.Name, REST: connection, Objects: setup.PolicyObjects(g.cluster.Kubernetes.Objects)})
+	if err == nil {
+		err = g.objects.ListPolicyObjects(ctx)
+	}
+	if apierrors.IsForbidden(err) { // err would name the proxy's rights
+		err = errors.New(`cannot list the objects that count in the policy (clusters[].kubernetes.objects): not allowed; the kubeconfig's user needs the verb "list" on "accesspolicies" and "repositoryaccesses" in all namespaces`)
+	}
+	return err
 }
 
 func (g *grants) ask(ctx context.Context, inventory *pullsecrets.Inventory, account pullsecrets.Key, image pullsecrets.Image) (grant, error) {
@@ -75,7 +93,11 @@ func (g *grants) decide(ctx context.Context, inventory *pullsecrets.Inventory, a
 		Kubernetes: oidc.KubernetesIdentity{Namespace: account.Namespace,
 			ServiceAccount: oidc.ObjectRef{Name: account.Name, UID: live.UID}},
 	}
-	subject := policy.Subject{Identity: &id}
+	objects, err := g.objects.ObjectsOf(account.Namespace, account.Name)
+	if err != nil {
+		return answer, err
+	}
+	subject := policy.Subject{Identity: &id, Objects: objects}
 	if g.cluster.Kubernetes.Connected() {
 		subject.Annotations, subject.NamespaceLabels = live.Annotations, inventory.NamespaceLabels[account.Namespace]
 	} else {

@@ -66,6 +66,9 @@ func New(ctx context.Context, cfg *config.Config, o Options, now time.Time) (*Pl
 		// Kubernetes creates a ServiceAccount in every namespace.
 		return nil, fmt.Errorf("--namespace %s has no ServiceAccount; is it a namespace of this cluster?", o.Namespace)
 	}
+	if err := grants.listObjects(ctx, connection); err != nil {
+		return nil, err
+	}
 	m := &Plan{options: o, config: cfg.File, now: now, inventory: inventory, grants: grants, Cluster: cluster.Name, Namespace: o.Namespace, Unread: inventory.Unread, StaticPods: inventory.StaticPods}
 	for _, host := range o.Registries {
 		m.Registries = append(m.Registries, Registry{host, services[host]})

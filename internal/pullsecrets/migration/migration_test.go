@@ -379,6 +379,48 @@ func TestAnnotationsOfAClusterThatIsNotConnected(t *testing.T) {
 	}
 }
 
+// Objects of the cluster count as far as the configuration says, and are read with the rights of the kubeconfig's user.
+func TestObjectsOfTheCluster(t *testing.T) {
+	t.Parallel()
+	policyObject := func(kind, namespace, name string, spec kubetest.Object) kubetest.Object {
+		return kubetest.Object{"apiVersion": "pullpass.dev/v1beta1", "kind": kind, "metadata": kubetest.Object{"namespace": namespace, "name": name, "uid": name}, "spec": spec}
+	}
+	const all = "inCluster: true, objects: {policies: true, requests: true, within: [secret/**, asked/**]}"
+	asks := strings.Replace(pullSecretsPolicy, "- name: gold", "- name: asks\n  subjects: [{namespaces: [team-b]}]\n  requests: true\n  allow: [{repositories: [\"**\"], actions: [pull]}]\n- name: gold", 1)
+	denial := policyObject("AccessPolicy", "", "p", kubetest.Object{"deny": []kubetest.Object{{"name": "quarantine", "subjects": []kubetest.Object{{"namespaces": []string{"team-a"}}}}}})
+	rule := policyObject("AccessPolicy", "", "p", kubetest.Object{"rules": []kubetest.Object{{"name": "r", "subjects": []kubetest.Object{{"namespaces": []string{"team-b"}}},
+		"allow": []kubetest.Object{{"repositories": []string{"secret/**"}, "actions": []string{"pull"}}}}}})
+	request := policyObject("RepositoryAccess", "team-b", "q", kubetest.Object{"serviceAccounts": []string{"default"}, "repositories": []string{"secret/app"}, "actions": []string{"pull"}})
+	const granted, refused = "4     ready           team-b     Pod alone", "2     policy first    team-b     Pod alone"
+	for name, test := range map[string]struct {
+		kubernetes        string
+		policies          []kubetest.Object
+		requests          []kubetest.Object
+		forbid, want, not string
+	}{
+		"a denial":                  {all, []kubetest.Object{denial}, nil, "", "the deny rule p/quarantine refuses the ServiceAccount", "ready           team-a     CronJob"},
+		"a rule":                    {all, []kubetest.Object{rule}, nil, "", granted, refused},
+		"a rule beyond the limit":   {strings.Replace(all, "secret/**", "other/**", 1), []kubetest.Object{rule}, nil, "", refused, granted},
+		"a request":                 {all, nil, []kubetest.Object{request}, "", granted, refused},
+		"policies do not count":     {strings.Replace(all, "policies: true", "policies: false", 1), []kubetest.Object{denial, rule}, nil, "accesspolicies", refused, "quarantine"},
+		"requests do not count":     {strings.Replace(all, "requests: true", "requests: false", 1), nil, []kubetest.Object{request}, "repositoryaccesses", refused, granted},
+		"policies cannot be listed": {all, []kubetest.Object{denial}, nil, "accesspolicies", `the kubeconfig's user needs the verb "list" on "accesspolicies"`, "proxy's"},
+		"requests cannot be listed": {all, nil, []kubetest.Object{request}, "repositoryaccesses", `the kubeconfig's user needs the verb "list" on "accesspolicies" and "repositoryaccesses"`, "proxy's"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l := kubetest.NewListServer(t)
+			o := pullSecretsSite(t, l, test.kubernetes)
+			testkit.Write(t, filepath.Dir(o.config), "policy.yaml", asks)
+			l.Objects["accesspolicies"], l.Objects["repositoryaccesses"], l.Forbid[test.forbid] = test.policies, test.requests, true
+			out, err := runPullSecrets(t, o)
+			if all := fmt.Sprint(out, err); !strings.Contains(all, test.want) || strings.Contains(all, test.not) || (out == "") != (err != nil) {
+				t.Errorf("want %q, not %q, in\n%s", test.want, test.not, all)
+			}
+		})
+	}
+}
+
 // A registry's service is the one that --service names, or that has the registry's host, or the only one.
 func TestServiceOfEachRegistry(t *testing.T) {
 	t.Parallel()

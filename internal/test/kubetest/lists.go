@@ -137,7 +137,7 @@ func (l *ListServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	list := Object{"apiVersion": version, "kind": map[string]string{
 		"secrets": "SecretList", "serviceaccounts": "ServiceAccountList", "pods": "PodList", "replicationcontrollers": "ReplicationControllerList",
 		"deployments": "DeploymentList", "statefulsets": "StatefulSetList", "daemonsets": "DaemonSetList", "replicasets": "ReplicaSetList",
-		"jobs": "JobList", "cronjobs": "CronJobList",
+		"jobs": "JobList", "cronjobs": "CronJobList", "accesspolicies": "AccessPolicyList", "repositoryaccesses": "RepositoryAccessList",
 	}[resource], "metadata": Object{}}
 	if partial {
 		list["apiVersion"], list["kind"] = "meta.k8s.io/v1", "PartialObjectMetadataList"
