@@ -106,7 +106,7 @@ func (o *traceOptions) run(ctx context.Context, args []string, stdout, stderr io
 		fmt.Fprintf(stderr, "warning: %d of them are of callers that cannot be revoked: anonymous ones, and identities without a run and a project\n", others)
 	}
 	if len(found.Pushes)+len(found.Pulls) == 0 && !o.revokes {
-		fmt.Fprintf(stderr, "warning: these logs have nothing of %s: see that the name is right, and that --audit-file names all logs of that time\n", o.what)
+		fmt.Fprintf(stderr, "warning: these logs have nothing of %s: see that the name is right, and that --audit-file names all logs of that time\n", o.searched())
 	}
 	switch {
 	case err != nil || !o.revokes:
@@ -165,7 +165,15 @@ func (o *traceOptions) nothing() error {
 	case o.query.Pod != "":
 		remedy = "to revoke it all the same: " + o.command(audit.Target{Flag: "pod-uid", Value: o.query.Pod})
 	}
-	return fmt.Errorf("the trace of %s found no caller to revoke; see that --audit-file names all logs of that time; %s", o.what, remedy)
+	return fmt.Errorf("the trace of %s found no caller to revoke; see that --audit-file names all logs of that time; %s", o.searched(), remedy)
+}
+
+// searched says what was looked for, and at which service: the names of services are easily mistyped, too.
+func (o *traceOptions) searched() string {
+	if o.query.Service == "" {
+		return o.what
+	}
+	return o.what + " at service " + o.query.Service
 }
 
 // revoke goes on after a target that cannot be revoked.

@@ -81,4 +81,8 @@ func TestTraceFindsNothingToRevoke(t *testing.T) {
 	if code := run(t.Context(), []string{"trace", "--run", "github/801", "--audit-file", log}, nil, &stdout, &stderr); code != 0 || !strings.Contains(stderr.String(), "have nothing of run github/801: see that the name is right") {
 		t.Errorf("without --revoke: exit code %d: %s", code, stderr.String())
 	}
+	stderr.Reset()
+	if code := run(t.Context(), []string{"trace", "a", "--service", "g", "--audit-file", log}, nil, &stdout, &stderr); code != 0 || !strings.Contains(stderr.String(), "have nothing of a at service g: see that the name is right") {
+		t.Errorf("with --service: exit code %d: %s", code, stderr.String())
+	}
 }
