@@ -33,7 +33,9 @@ func putObjects(api *kubetest.Server) {
 	any := func(list ...any) []any { return list }
 	api.Put("accesspolicies", kubetest.Object{"metadata": kubetest.Object{"name": "p", "uid": "uid-p"}, "spec": kubetest.Object{
 		"rules": any(kubetest.Object{"name": "own", "subjects": any(kubetest.Object{"namespaces": any("team-a")}),
-			"allow": any(kubetest.Object{"repositories": any("by-object/**", "beyond/**"), "actions": any("pull", "push")})}),
+			"allow": any(kubetest.Object{"repositories": any("by-object/**", "beyond/**"), "actions": any("pull", "push")})},
+			kubetest.Object{"name": "cut", "subjects": any(kubetest.Object{"namespaces": any("team-a")}),
+				"allow": any(kubetest.Object{"repositories": any("beyond/**"), "actions": any("pull")})}),
 		"deny": any(kubetest.Object{"name": "bad", "subjects": any(kubetest.Object{"namespaces": any("team-bad")})}),
 	}})
 	for name, repository := range map[string]string{"web": "team-a/**", "base": "shared/base"} {
@@ -127,6 +129,8 @@ by rule      plain (policy.yaml: rules[1])
              plain/**: pull
 by rule      p/own (AccessPolicy p: rules[0])
              by-object/**: pull, push
+by rule      p/cut (AccessPolicy p: rules[1])
+             nothing: it allows nothing within objects.within
 `},
 	} {
 		if text := strings.ReplaceAll(string(answer(test.args...)), p.Dir+"/", ""); !strings.Contains(text, test.want) {

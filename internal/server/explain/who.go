@@ -265,10 +265,14 @@ func WriteWhat(w io.Writer, a *reach.What) error {
 				from = ", of what RepositoryAccess objects ask for"
 			}
 			p.line("by rule", fmt.Sprintf("%s (%s)%s", r.Name, r.Origin, from))
-			if r.Fault != "" {
+			switch {
+			case r.Fault != "":
 				p.line("", "nothing: the annotation counts for nothing: "+term.Line(r.Fault))
-			} else if len(r.Reached) == 0 && !r.Catalog {
+			case len(r.Reached) > 0 || r.Catalog:
+			case r.Annotation != "" || r.Requests:
 				p.line("", "nothing: it asks for nothing that is allowed")
+			default: // only a rule of an object has further limits
+				p.line("", "nothing: it allows nothing within objects.within")
 			}
 			if r.Catalog {
 				p.line("", "the list of all repositories")
