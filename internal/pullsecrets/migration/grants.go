@@ -57,8 +57,11 @@ func (g *grants) listObjects(ctx context.Context, connection *rest.Config) (err 
 	if err == nil {
 		err = g.objects.ListPolicyObjects(ctx)
 	}
-	if apierrors.IsForbidden(err) { // err would name the proxy's rights
-		err = errors.New(`cannot list the objects that count in the policy (clusters[].kubernetes.objects): not allowed; the kubeconfig's user needs the verb "list" on "accesspolicies" and "repositoryaccesses" in all namespaces`)
+	switch {
+	case apierrors.IsNotFound(err): // without definitions, files alone count
+		return nil
+	case apierrors.IsForbidden(err): // err would name the proxy's rights
+		return errors.New(`cannot list the objects that count in the policy (clusters[].kubernetes.objects): not allowed; the kubeconfig's user needs the verb "list" on "accesspolicies" and "repositoryaccesses" in all namespaces`)
 	}
 	return err
 }

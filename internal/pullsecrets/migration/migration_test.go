@@ -406,10 +406,14 @@ func TestObjectsOfTheCluster(t *testing.T) {
 		"requests do not count":     {strings.Replace(all, "requests: true", "requests: false", 1), nil, []kubetest.Object{request}, "repositoryaccesses", refused, granted},
 		"policies cannot be listed": {all, []kubetest.Object{denial}, nil, "accesspolicies", `the kubeconfig's user needs the verb "list" on "accesspolicies"`, "proxy's"},
 		"requests cannot be listed": {all, nil, []kubetest.Object{request}, "repositoryaccesses", `the kubeconfig's user needs the verb "list" on "accesspolicies" and "repositoryaccesses"`, "proxy's"},
+		"no definitions":            {all, nil, nil, "", refused, granted},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			l := kubetest.NewListServer(t)
+			if name == "no definitions" {
+				l.Status = map[string]int{"accesspolicies": http.StatusNotFound, "repositoryaccesses": http.StatusNotFound}
+			}
 			o := pullSecretsSite(t, l, test.kubernetes)
 			testkit.Write(t, filepath.Dir(o.config), "policy.yaml", asks)
 			l.Objects["accesspolicies"], l.Objects["repositoryaccesses"], l.Forbid[test.forbid] = test.policies, test.requests, true
