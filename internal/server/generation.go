@@ -186,7 +186,7 @@ func (p parts) settle(ctx context.Context, before parts) error {
 	for _, kind := range slices.Sorted(maps.Keys(had)) {
 		for _, old := range had[kind] {
 			i := slices.IndexFunc(has[kind], func(c check) bool { return c.Name == old.Name })
-			if i >= 0 && old.Healthy && !has[kind][i].Healthy {
+			if i >= 0 && old.Healthy && !has[kind][i].Healthy && !has[kind][i].late {
 				losses = append(losses, fmt.Errorf("%s: %s works as it is, and would not with what is new: %s", kind, old.Name, has[kind][i].Message))
 			}
 		}

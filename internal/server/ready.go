@@ -18,6 +18,8 @@ type check struct {
 	// Tolerated marks a dependency whose failure does not make the proxy unready.
 	Tolerated bool   `json:"tolerated,omitempty"`
 	Message   string `json:"message,omitempty"`
+	// late means that nothing is missing but lists that take long and that a start does not wait for.
+	late bool
 }
 
 // readiness serves /readyz. If the issuer of one cluster is down, pulls of the others must
@@ -149,10 +151,11 @@ func (p parts) checkClusters() []check {
 }
 
 func kubernetesCheck(name string, status kube.ClusterStatus) check {
-	c := check{Name: name, Healthy: true, Tolerated: true}
+	c := check{Name: name, Healthy: true, Tolerated: true, late: true}
 	var messages []string
 	for _, r := range status.Resources {
 		c.Healthy = c.Healthy && r.Synced
+		c.late = c.late && (r.Synced || r.Optional && r.LastFailure == "")
 		// Policy files apply even if objects cannot be listed. But a start waits for a while:
 		// pods that need objects are refused until these are listed.
 		c.Tolerated = c.Tolerated && (r.Synced || r.Optional && (r.LastFailure != "" || r.Overdue))
@@ -163,7 +166,7 @@ func kubernetesCheck(name string, status kube.ClusterStatus) check {
 			messages = append(messages, r.Resource+": not listed yet")
 		}
 	}
-	c.Message, c.Tolerated = strings.Join(messages, "; "), c.Tolerated && !c.Healthy
+	c.Message, c.Tolerated, c.late = strings.Join(messages, "; "), c.Tolerated && !c.Healthy, c.late && !c.Healthy
 	return c
 }
 

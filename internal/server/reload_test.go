@@ -193,6 +193,40 @@ func TestAReloadTakesNothingAway(t *testing.T) {
 	}
 }
 
+// The users of one namespace can make the list of RepositoryAccess objects slow. Like a start, a reload takes it up
+// nevertheless. A list that fails is a loss, and so is one of AccessPolicies, which may have denials.
+func TestAReloadWithObjectsThatAreNotListed(t *testing.T) {
+	t.Parallel()
+	api := kubetest.NewAPIServer(t)
+	const one, other = "objects: {policies: true, requests: true, within: ['team-a/**']}", "objects: {policies: true, requests: true, within: ['team-b/**']}"
+	p := newTestService(t, "  kubernetes: {kubeconfigFile: kubeconfig, "+one+"}\n", map[string]string{"kubeconfig": api.Kubeconfig()})
+	p.service.settleTimeout = time.Second
+	p.start(t)
+	testkit.Eventually(t, "everything is listed", func() bool { return p.service.current.Load().checkClusters()[0].Healthy })
+	slow := func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
+	forbidden := kubetest.Status(http.StatusForbidden, "Forbidden", "no")
+
+	for _, refused := range []struct {
+		resource string
+		answer   http.HandlerFunc
+	}{{"repositoryaccesses", forbidden}, {"accesspolicies", forbidden}, {"accesspolicies", slow}} {
+		for _, verb := range []string{"list ", "watch "} {
+			api.Fail(verb+refused.resource, refused.answer)
+		}
+		p.Configure(t, one, other)
+		p.Refuses(t, "config", refused.resource+": ")
+		p.Configure(t, other, one)
+		p.Accepts(t, "config")
+		for _, verb := range []string{"list ", "watch "} {
+			api.Fail(verb+refused.resource, nil)
+		}
+	}
+	api.Fail("list repositoryaccesses", slow)
+	api.Fail("watch repositoryaccesses", slow)
+	p.reconfigure(t, one, other)
+	p.Expect(t, kubetest.Token(t, "https://issuer.example.com"), http.StatusOK, "")
+}
+
 // A configuration that does not load changes nothing, whatever is wrong with it.
 func TestABadConfigurationChangesNothing(t *testing.T) {
 	t.Parallel()
