@@ -298,6 +298,7 @@ func TestRevisionIsUnknown(t *testing.T) {
 				run(t, c)
 				s.Count("watch pods")
 				time.Sleep(time.Hour)
+				synctest.Wait()
 				streams, others := 0, 0
 				for _, request := range s.Asked() {
 					switch {
